@@ -1,0 +1,28 @@
+"""The two ways a run ends badly on purpose; everything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Wrong use: the message is one sentence that says what is wrong, where, and what to do.
+
+    Verbs print it without a traceback and exit with 2. In a distributed run it must be raised on all ranks alike,
+    so that no rank waits for another.
+    """
+
+    exit_code = 2
+
+
+class CheckFailed(Exception):
+    """A check ran and its answer is no (a checkpoint is damaged, training was stopped by a guard): exit code 1."""
+
+    exit_code = 1
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the closest of `known`, or an empty string when none is close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""

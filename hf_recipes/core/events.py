@@ -1,0 +1,75 @@
+"""The event log of a run: one JSON line per log, alarm, save and evaluation, appended and flushed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.core.files import json_safe
+from hf_recipes.core.ranks import rank
+
+SCHEMA = 1
+KINDS = ("begin", "log", "eval", "save", "verify", "alarm", "note", "end")
+
+
+class EventLog:
+    """Appends events of one process to ``events.jsonl`` (rank 0) or ``events.rankN.jsonl``.
+
+    Every line carries ``schema``, ``attempt`` (1 for a fresh run, +1 for each resume), ``rank``, ``time`` (Unix
+    seconds), ``kind`` (one of `KINDS`), ``step`` and the values given.
+    """
+
+    def __init__(self, output_dir: Path, process_rank: int) -> None:
+        name = "events.jsonl" if process_rank == 0 else f"events.rank{process_rank}.jsonl"
+        self.path = output_dir / name
+        self.rank = process_rank
+        self.attempt = 1 + max((event.get("attempt", 0) for event in _read_lines(self.path)), default=0)
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Append one event and flush it, so that a killed run keeps what it saw."""
+        assert kind in KINDS, kind
+        event = {
+            "schema": SCHEMA,
+            "attempt": self.attempt,
+            "rank": self.rank,
+            "time": time.time(),
+            "kind": kind,
+            "step": step,
+            **values,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(json_safe(event), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@functools.cache
+def _event_log(output_dir: str, process_rank: int) -> EventLog:
+    return EventLog(Path(output_dir), process_rank)
+
+
+def event_log(output_dir: str | Path) -> EventLog:
+    """The event log of this process for a run; one object per directory, so all callbacks share an attempt number."""
+    return _event_log(str(Path(output_dir).absolute()), rank())
+
+
+def read_events(output_dir: Path) -> list[dict[str, Any]]:
+    """All events of all ranks by time. A last line cut short by a kill is passed over."""
+    files = [output_dir / "events.jsonl", *sorted(output_dir.glob("events.rank*.jsonl"))]
+    return sorted((event for file in files for event in _read_lines(file)), key=lambda event: event.get("time", 0.0))
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    events = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events

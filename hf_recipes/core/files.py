@@ -1,0 +1,74 @@
+"""Files that are whole or absent: written beside their place, synced, renamed; and one way to hash them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+_READ_BYTES = 8 * 1024 * 1024
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames inside `path` durable. Directories cannot be opened on Windows, where renames are durable anyway."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` so that a reader, or a machine that loses power, sees the old file or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(staged, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+    fsync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as strict JSON (see `json_safe`), whole or not at all."""
+    write_text(path, json.dumps(json_safe(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a UTF-8 JSON file; raises `FileNotFoundError` or `json.JSONDecodeError`."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def json_safe(value: Any) -> Any:
+    """Turn non-finite floats into the strings ``"nan"``, ``"inf"``, ``"-inf"``, and paths and odd objects into text.
+
+    Python writes bare ``NaN``, which browsers and most JSON readers refuse.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        return [json_safe(item) for item in items]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if hasattr(value, "item") and getattr(value, "size", None) == 1:  # numpy scalars
+        return json_safe(value.item())
+    return str(value)
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the hex SHA-256 of a file, read once through a fixed buffer."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()

@@ -1,0 +1,23 @@
+"""One logger for the package. Scale: right → silent, notable → info, likely mistake → warning, wrong → `UserError`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+logger = logging.getLogger("hf_recipes")
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+
+
+def show_on_console(process_rank: int = 0) -> None:
+    """Send the package's messages to stderr; ranks above 0 stay silent below errors. Called by verbs, not on import."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter())
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.INFO if process_rank == 0 else logging.ERROR)

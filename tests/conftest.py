@@ -1,0 +1,118 @@
+"""Fixtures shared by all tests: a real (trained here) small tokenizer, tiny random models, and the real SmolLM2."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before any Hugging Face import: tests never reach for the Hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+TOKENIZER_CORPUS = [
+    "The quick brown fox jumps over the lazy dog. 0123456789",
+    'Please send 12 blue pens to Anna by March 3. {"customer": "Anna", "item": "blue pens", "quantity": 12}',
+    "system user assistant tool\nHello! How can I help you today? Sure, here is the answer: yes, no, maybe.",
+    "What is the capital of France? Paris. Explain what a function does in Python: def f(x): return x + 1",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A byte-level BPE with ChatML, trained in a moment; pad is eos, as in SmolLM2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    raw.train_from_iterator(TOKENIZER_CORPUS, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>"
+    )
+    fast.chat_template = CHATML
+    return fast
+
+
+def make_tiny_llama(vocab_size: int = 512, *, tied: bool = True, seed: int = 0, **overrides):
+    """A random two-layer Llama (about 50 k parameters) in float32, grouped-query attention included."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        **{
+            "vocab_size": vocab_size,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 256,
+            "tie_word_embeddings": tied,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 2,
+            **overrides,
+        }
+    )
+    return LlamaForCausalLM(config)
+
+
+@pytest.fixture
+def tiny_model(tokenizer):
+    """A fresh tiny Llama that fits `tokenizer`."""
+    return make_tiny_llama(len(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tokenizer, tmp_path_factory) -> Path:
+    """A saved tiny Llama with tokenizer and chat template. Read-only: copy it before changing it."""
+    directory = tmp_path_factory.mktemp("tiny-llama")
+    make_tiny_llama(len(tokenizer)).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def smollm2_dir() -> Path:
+    """The real SmolLM2-135M-Instruct in bf16 safetensors; skips where no source has it."""
+    from hf_recipes.core.errors import UserError
+    from hf_recipes.models.smollm2 import find_smollm2
+
+    try:
+        return find_smollm2().path
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data files that are not part of the repository; skips where they are absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("the shared test data is not here")
+    return SHARED_DATA
