@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from hf_recipes.core.errors import UserError
 
 Value = TypeVar("Value")
 
@@ -63,3 +66,18 @@ def gather(value: Value) -> list[Value]:
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true on any rank: the way to take a decision alike everywhere."""
     return any(gather(bool(flag)))
+
+
+def from_main(function: Callable[[], Value]) -> Value:
+    """Run `function` on rank 0 alone and return its value everywhere; a `UserError` there is raised on all ranks."""
+    value: Value | None = None
+    sentence: str | None = None
+    if is_main():
+        try:
+            value = function()
+        except UserError as error:
+            sentence = str(error)
+    value, sentence = broadcast((value, sentence))
+    if sentence is not None:
+        raise UserError(sentence)
+    return cast(Value, value)

@@ -1,0 +1,79 @@
+"""What to do about an alarm, in recipe keys and relative to the run's own settings. Plain text from plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FULL_FINE_TUNE_FLOOR = 1e-5
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The settings that advice refers to. `max_grad_norm` is the user's (0: no clipping)."""
+
+    learning_rate: float
+    max_grad_norm: float
+    full_fine_tune: bool
+    fp16: bool
+
+
+def lower_learning_rate(facts: RunFacts) -> str:
+    """Halve the run's own rate; "below 1e-5" is said to full fine-tunes only."""
+    half = facts.learning_rate / 2
+    text = f"halve learning_rate ({facts.learning_rate:g} → {half:g})"
+    if facts.full_fine_tune and half > FULL_FINE_TUNE_FLOOR:
+        text += ", and go below 1e-05 if it comes again"
+    return text
+
+
+def tighter_clip(facts: RunFacts) -> str:
+    """Half the clip, or a first one."""
+    if facts.max_grad_norm <= 0:
+        return "clip gradients (max_grad_norm: 1.0)"
+    return f"lower max_grad_norm ({facts.max_grad_norm:g} → {facts.max_grad_norm / 2:g})"
+
+
+def for_non_finite(facts: RunFacts) -> str:
+    """After a NaN or an infinity (domain knowledge: lower lr, clip, check data; fp16 → bf16 or loss scaling)."""
+    parts = ["look at the rows of that batch", lower_learning_rate(facts), tighter_clip(facts)]
+    if facts.fp16:
+        parts.insert(0, "train in bf16 where the hardware has it (bf16: true), since fp16 overflows above 65504")
+    return "What to do: " + "; ".join(parts) + "."
+
+
+def for_spike(facts: RunFacts) -> str:
+    """After a gradient norm far above the run's band, or a jump to a new level."""
+    return (
+        f"If it comes again: {lower_learning_rate(facts)}; raise warmup_steps (0.05); {tighter_clip(facts)}; "
+        "look at the batch for rows of another kind."
+    )
+
+
+def for_vanishing() -> str:
+    """After a gradient norm far below the run's band."""
+    return (
+        "If it stays: check that the labels are not all masked (hf-recipes inspect), that the learning rate has not "
+        "decayed to nothing, and that the loss is not already at its floor."
+    )
+
+
+def for_overfitting(full_fine_tune: bool) -> str:
+    """After eval loss turned while train loss fell."""
+    knobs = "raise weight_decay, lower learning_rate" if full_fine_tune else "raise lora_dropout, lower lora_r"
+    return f"What to do: more data; {knobs}; fewer num_train_epochs; or keep the checkpoint of the best step."
+
+
+def for_nothing_trainable() -> str:
+    """When no parameter takes a gradient."""
+    return (
+        "Check that lora_target_modules name modules of this model, and that nothing froze the parameters after the "
+        "method was applied."
+    )
+
+
+def for_zero_gradient() -> str:
+    """When parameters are trainable but the first gradient is zero or absent."""
+    return (
+        "Check that the labels are not all masked (hf-recipes inspect), that lora_target_modules are used by the "
+        "forward pass, and, with gradient_checkpointing, that model.enable_input_require_grads() was called."
+    )

@@ -1,0 +1,88 @@
+"""What the training verbs share: their flags, the checks before the launch, and the launch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.recipe.key_table import KeySpec, load_key_table
+from hf_recipes.recipe.validate import REFUSED_KEYS
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--config``, ``--num_processes``, ``--config_file``; and a help that ends with the table of recipe keys."""
+    parser.add_argument("--config", metavar="RECIPE", help="a recipe file, or the name of a shipped recipe")
+    parser.add_argument("--num_processes", type=int, metavar="N", help="number of ranks on this machine (default 1)")
+    parser.add_argument("--config_file", metavar="FILE", help="an accelerate config file for the launch")
+    parser.add_argument("--help-all", action="store_true", help="all recipe keys, those of the trainer too")
+    parser.epilog = "recipe keys (those of hf_recipes; --help-all lists all):\n" + key_help("RecipeArguments")
+
+
+def key_help(*owners: str) -> str:
+    """The table of recipe keys as text, for those dataclasses."""
+    return "\n".join(_line(spec) for spec in load_key_table().values() if spec.owner in owners and _used(spec))
+
+
+def _used(spec: KeySpec) -> bool:
+    return spec.name not in REFUSED_KEYS
+
+
+def _line(spec: KeySpec) -> str:
+    choices = f" [{'|'.join(spec.choices)}]" if spec.choices and len(spec.choices) <= 12 else ""
+    return f"  --{spec.name} (default {_short(spec.default)}){choices}\n      {spec.help}"
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"
+
+
+def launch_recipe(module: str, options: argparse.Namespace) -> int:
+    """Check recipe, data and output directory in this process, then start the ranks and return the run's code.
+
+    Raises:
+        UserError: whatever is wrong with them, before any rank starts.
+    """
+    if options.help_all:
+        print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
+        return 0
+    from hf_recipes.core.errors import UserError
+    from hf_recipes.core.run_directory import list_checkpoints
+    from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.launch import launch
+    from hf_recipes.training.output import choose_output
+
+    if not options.config:
+        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    keys = list(options.recipe_keys)
+    recipe = load_recipe(options.config, keys)
+    _check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    output = choose_output(recipe)
+    if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
+        raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
+    ranks = options.num_processes or recipe.get("num_processes", 1)
+    if ranks < 1:
+        raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
+    fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
+    fixed += ["--num_processes", str(ranks)]
+    return launch(module, fixed, Path(output), num_processes=ranks, config_file=options.config_file)
+
+
+def _check_data(datasets: list[dict[str, Any]], bad_rows: str) -> None:
+    from hf_recipes.data.sources import SourceSpec, check_sources
+
+    specs = [SourceSpec.from_dict(source, f"datasets[{index}]") for index, source in enumerate(datasets)]
+    check_sources(specs, bad_rows)
+
+
+def _without(keys: list[str], name: str) -> list[str]:
+    """Drop ``--name value`` or ``--name=value`` from command-line keys."""
+    kept: list[str] = []
+    skipping = False
+    for key in keys:
+        if key.startswith("--"):
+            skipping = key == f"--{name}" or key.startswith(f"--{name}=")
+        if not skipping:
+            kept.append(key)
+    return kept

@@ -1,0 +1,96 @@
+"""`hf-recipes VERB …`: finds the verb, turns the package's two errors into sentences and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from hf_recipes import __version__
+from hf_recipes.core.errors import CheckFailed, UserError, nearest
+from hf_recipes.core.log import show_on_console
+
+# Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
+VERBS: dict[str, str] = {
+    "quickstart": "train, verify, evaluate and merge a small real model, end to end, on any machine",
+    "ls": "list the shipped recipes",
+    "cp": "copy a shipped recipe to edit it",
+    "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
+    "sft": "fine-tune by a recipe (accelerate launch -m hf_recipes.sft, with checks before and an exit code after)",
+    "classify": "fine-tune a text classifier by a recipe",
+    "verify": "check a checkpoint, adapter or model for damage",
+    "evaluate": "compare base and tuned model on domain, format and general text",
+    "merge": "merge an adapter into its base, tensor by tensor, and prove it",
+    "report": "draw the curves and write the page of a run",
+}
+_MODULES = {"ls": "recipes_list", "cp": "recipes_copy"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code: 0 done, 1 a check failed, 2 wrong use."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    show_on_console()
+    try:
+        return _dispatch(argv)
+    except (UserError, CheckFailed) as error:
+        print(f"hf-recipes: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("hf-recipes: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe (`| head`) left
+        return 0
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        print(f"hf-recipes {__version__}")
+        return 0
+    verb, *rest = argv
+    if verb not in VERBS:
+        raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; `hf-recipes --help` lists them all.")
+    module = importlib.import_module(f"hf_recipes.cli.{_MODULES.get(verb, verb)}")
+    return _run(verb, module, rest)
+
+
+def _run(verb: str, module: ModuleType, rest: list[str]) -> int:
+    parser = _Parser(prog=f"hf-recipes {verb}", description=module.HELP)
+    module.add_arguments(parser)
+    if getattr(module, "TAKES_RECIPE_KEYS", False):
+        options, keys = parser.parse_known_args(rest)
+        options.recipe_keys = keys
+    else:
+        options = parser.parse_args(rest)
+    return module.run(options)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong use in one sentence, without argparse's usage block, and no guessing of abbreviated flags."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UserError(f"{self.prog.removeprefix('hf-recipes ')}: {message} (see `{self.prog} --help`).")
+
+
+def _overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {verb.ljust(width)}  {text}" for verb, text in VERBS.items()]
+    return "\n".join(
+        ["usage: hf-recipes VERB [options]", "", *lines, "", "`hf-recipes VERB --help` shows a verb's options."]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

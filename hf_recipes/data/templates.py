@@ -1,0 +1,229 @@
+"""A tokenizer's chat template, asked what it does: how a turn ends, and whether it shows tools, calls and roles.
+
+Everything is found by rendering probes; no table of known templates is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
+from hf_recipes.data.formats import Example
+from hf_recipes.data.ledger import BadRow
+from hf_recipes.data.turns import Message
+
+PROBE = "hfRecipesProbe"
+QUESTION: Message = {"role": "user", "content": "Hello"}
+TOOLS_HEAD = "You can call these functions, each described as JSON on a line of its own:"
+TOOLS_TAIL = 'To call a function, answer with only a JSON object {"name": function name, "arguments": object}.'
+
+
+@dataclass(frozen=True)
+class EndOfTurn:
+    """The token that ends an assistant turn, as the chat template writes it."""
+
+    text: str
+    token_id: int
+
+
+def end_of_turn(tokenizer: Any) -> EndOfTurn:
+    """The token the model must produce to end its turn; see `ChatTemplate.end_of_turn`."""
+    return ChatTemplate(tokenizer).end_of_turn
+
+
+class ChatTemplate:
+    """Renders conversations with a tokenizer's own template and knows what the template supports.
+
+    Raises:
+        UserError: the tokenizer has no chat template, gives no offsets, or the template fails on one plain exchange.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        if not tokenizer.chat_template:
+            raise UserError(
+                "The tokenizer has no chat template: use an instruct model's tokenizer, set tokenizer.chat_template, "
+                "or give plain text (format: text)."
+            )
+        self.tokenizer = tokenizer
+        self._told: set[str] = set()
+        try:
+            self.render([QUESTION, {"role": "assistant", "content": PROBE}])
+        except BadRow as fault:
+            raise UserError(f"The tokenizer's chat template fails on one question and answer: {fault}.") from fault
+
+    def render(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
+    ) -> str:
+        """The conversation as text; raises `BadRow` with the template's own message where it refuses."""
+        try:
+            return self.tokenizer.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except Exception as error:  # templates are programs of their own: any kind of error may come out
+            raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
+
+    def render_marked(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """The conversation as text and the character ranges inside the template's ``{% generation %}`` markers."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            texts, spans = render_jinja_template(
+                [messages],
+                tools=tools,
+                chat_template=self.tokenizer.get_chat_template(None, tools),
+                return_assistant_tokens_mask=True,
+                **self.tokenizer.special_tokens_map,
+            )
+        except Exception as error:
+            raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
+        return texts[0], [tuple(span) for span in spans[0]]
+
+    @cached_property
+    def has_markers(self) -> bool:
+        """Whether the template marks what the assistant says with ``{% generation %}``."""
+        return bool(re.search(r"\{%-?\s*generation\s*-?%\}", self.tokenizer.get_chat_template()))
+
+    @cached_property
+    def has_generation_prompt(self) -> bool:
+        """Whether `add_generation_prompt` writes the head of an assistant turn."""
+        return self.render([QUESTION], add_generation_prompt=True) != self.render([QUESTION])
+
+    @cached_property
+    def special_token(self) -> re.Pattern[str]:
+        """Matches any added token of the tokenizer that is more than white space."""
+        added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
+        texts = {text for text in added | set(self.tokenizer.all_special_tokens) if text.strip()}
+        return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)) or r"(?!)")
+
+    @cached_property
+    def closing(self) -> str:
+        """What follows an assistant's text up to and with the end-of-turn token, e.g. ``<|im_end|>`` or `` </s>``.
+
+        It is the last special token that follows both in mid-conversation and at the end: Phi-3 writes
+        ``<|end|>\\n<|endoftext|>`` only at the end, Cohere closes every turn with two tokens. Where the two ends have
+        none in common (gpt-oss), the first special token at the end counts.
+
+        Raises:
+            UserError: the template writes none.
+        """
+        answer = {"role": "assistant", "content": PROBE}
+        at_end = self._after_probe([QUESTION, answer])
+        try:
+            common = os.path.commonprefix([at_end, self._after_probe([QUESTION, answer, QUESTION])])
+        except BadRow:  # a template for single exchanges
+            common = at_end
+        shared = list(self.special_token.finditer(common))
+        last = shared[-1] if shared else self.special_token.search(at_end)
+        if last is None:
+            raise UserError(
+                f"The chat template writes no special token after an assistant turn (but {at_end!r}), so the model "
+                f"would never learn to stop: use a template that ends turns with one, such as {self._eos_text!r}."
+            )
+        return at_end[: last.end()]
+
+    @property
+    def _eos_text(self) -> str:
+        return self.tokenizer.eos_token or "</s>"
+
+    @cached_property
+    def end_of_turn(self) -> EndOfTurn:
+        """The token at the end of `closing`; not always the tokenizer's ``eos_token``."""
+        text = list(self.special_token.finditer(self.closing))[-1].group()
+        return EndOfTurn(text, self.tokenizer.convert_tokens_to_ids(text))
+
+    def _after_probe(self, messages: list[Message]) -> str:
+        text = self.render(messages)
+        if text.count(PROBE) != 1:
+            raise UserError("The chat template does not show the assistant's text once, so it cannot be trained on.")
+        return text.split(PROBE)[1]
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template writes out the `tools` it is given."""
+        schema = {"name": PROBE, "description": PROBE, "parameters": {"type": "object", "properties": {}}}
+        return self._shows([QUESTION], [{"type": "function", "function": schema}])
+
+    @cached_property
+    def shows_tool_calls(self) -> bool:
+        """Whether the template writes out a message's ``tool_calls``."""
+        call = {"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {"value": 1}}}
+        return self._shows([QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}])
+
+    def _shows(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> bool:
+        try:
+            return PROBE in self.render(messages, tools)
+        except BadRow:
+            return False
+
+    @cached_property
+    def hidden_roles(self) -> frozenset[str]:
+        """Roles whose turns the template passes over without a word (one it refuses aloud is not hidden)."""
+        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
+        before = {"role": "assistant", "content": "{}", **({"tool_calls": [call]} if self.shows_tool_calls else {})}
+        result = {"role": "tool", "content": PROBE, "name": "f", "tool_call_id": "call00000"}
+        probes: dict[str, list[Message]] = {
+            "system": [{"role": "system", "content": PROBE}, QUESTION],
+            "tool": [QUESTION, before, result, {"role": "assistant", "content": "Done."}],
+        }
+        return frozenset(role for role, messages in probes.items() if self._hides(messages))
+
+    def _hides(self, messages: list[Message]) -> bool:
+        try:
+            return PROBE not in self.render(messages)
+        except BadRow:
+            return False
+
+    def fit(self, example: Example) -> tuple[list[Message], list[dict[str, Any]] | None, list[bool]]:
+        """The example's messages, tools and trained flags in a form the template can show.
+
+        Where the template ignores `tools`, their schemas go into the system turn as text (a system turn is put in front
+        when there is none); where it ignores function calls, the turn's text is the call as JSON. Both are told once.
+        """
+        messages, tools, trained = example.messages, example.tools, example.trained
+        for role in sorted({message["role"] for message in messages} & self.hidden_roles):
+            raise BadRow(f"the chat template leaves out {role} turns")
+        if not self.shows_tool_calls and any(message.get("tool_calls") for message in messages):
+            self._tell("The chat template does not show function calls: they are written as JSON in the turn's text.")
+            messages = [_call_as_text(message) for message in messages]
+        if tools and not self.shows_tools:
+            self._tell("The chat template does not show tools: their schemas are written into the system turn as text.")
+            if messages[0]["role"] != "system":
+                messages, trained = [{"role": "system", "content": ""}, *messages], [False, *trained]
+            system = f"{messages[0]['content']}\n\n{tools_as_text(tools)}".strip()
+            messages, tools = [{**messages[0], "content": system}, *messages[1:]], None
+        return messages, tools, trained
+
+    def _tell(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            logger.warning(message)
+
+
+def tools_as_text(tools: list[dict[str, Any]]) -> str:
+    """Tool schemas as a part of a system turn: one JSON line a function, then how to call one."""
+    lines = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    return "\n".join([TOOLS_HEAD, *lines, TOOLS_TAIL])
+
+
+def _call_as_text(message: Message) -> Message:
+    """The message with its function calls as JSON text: an object for one call, an array for several."""
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {"name": call["function"]["name"], "arguments": call["function"]["arguments"]} for call in message["tool_calls"]
+    ]
+    text = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "content": f"{message['content']}\n{text}" if message["content"].strip() else text}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,154 @@
+"""From a recipe file and command-line keys to resolved, checked values, and on to the HF dataclasses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import json_safe
+from hf_recipes.recipe.defaults import recipe_defaults
+from hf_recipes.recipe.key_table import load_key_table
+from hf_recipes.recipe.overlay import apply_overrides, parse_overrides
+from hf_recipes.recipe.shipped import find_recipe, recipes_root
+from hf_recipes.recipe.validate import check_keys
+from hf_recipes.recipe.yaml_lines import load_yaml
+
+if TYPE_CHECKING:
+    from trl import ModelConfig, SFTConfig
+
+    from hf_recipes.recipe.keys import RecipeArguments
+
+_EVALUATION_FILES = ("domain", "schema", "general")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe.
+
+    `values` holds every key given plus our defaults; `given` names the keys the user wrote; `name` is the file's stem.
+    """
+
+    name: str
+    values: dict[str, Any]
+    given: frozenset[str]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A key's value, or `default` where it is absent or empty."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def with_values(self, **values: Any) -> Recipe:
+        """A copy with keys set from inside (they do not count as given)."""
+        return replace(self, values={**self.values, **values})
+
+    def fingerprint(self) -> str:
+        """A short hash of all values but where the output goes: two runs with the same one were set up alike."""
+        settings = {key: value for key, value in self.values.items() if key not in ("output_dir", "run_name")}
+        return hashlib.sha256(json.dumps(json_safe(settings), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load_recipe(config: str, arguments: Sequence[str] = ()) -> Recipe:
+    """Load the recipe `config` (path or shipped name), lay command-line `arguments` over it, and check every key.
+
+    Raises:
+        UserError: with the file and line, or the command-line key, that is wrong.
+    """
+    path = find_recipe(config)
+    values, lines = load_yaml(path)
+    overrides = parse_overrides(arguments)
+    return _resolve(path, apply_overrides(values, overrides), _place_finder(path, lines, overrides))
+
+
+def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) -> Recipe:
+    checked = check_keys(values, load_key_table(), where)
+    merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
+    if "lr_scheduler_type" in checked and "lr_scheduler_kwargs" not in checked:
+        merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only
+    _require(merged, path)
+    _check_ranges(merged, where)
+    merged["datasets"] = [_located_source(source, path) for source in merged["datasets"]]
+    if evaluation := merged.get("evaluation"):
+        files = {key: _beside_recipe(evaluation[key], path) for key in _EVALUATION_FILES if evaluation.get(key)}
+        merged["evaluation"] = {**evaluation, **files}
+    return Recipe(path.stem, merged, frozenset(checked))
+
+
+def _located_source(source: Any, recipe: Path) -> Any:
+    """A bare name stands for ``{path: name}``; whatever else is wrong is told by the data room."""
+    if isinstance(source, str):
+        source = {"path": source}
+    if isinstance(source, dict) and isinstance(source.get("path"), str):
+        return {**source, "path": _beside_recipe(source["path"], recipe)}
+    return source
+
+
+def _place_finder(path: Path, lines: dict[str, int], overrides: dict[str, Any]) -> Callable[[str], str]:
+    on_command_line = {dotted.split(".")[0] for dotted in overrides}
+
+    def where(key: str) -> str:
+        return f"--{key}" if key in on_command_line else f"{path} line {lines[key]}" if key in lines else str(path)
+
+    return where
+
+
+def _require(values: dict[str, Any], path: Path) -> None:
+    if not values.get("model_name_or_path"):
+        raise UserError(f"{path}: 'model_name_or_path' is missing: name a model directory or a Hub model.")
+    if not values.get("datasets"):
+        raise UserError(f"{path}: 'datasets' is missing: give at least one `- path: FILE_OR_HUB_NAME`.")
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "general_share": (0.0, 0.9),
+    "eval_share": (0.0, 0.9),
+    "learning_rate": (0.0, 100.0),
+    "num_train_epochs": (0.0, 1e6),
+    "lora_r": (1, 4096),
+    "lora_dropout": (0.0, 0.99),
+    "per_device_train_batch_size": (1, 1e6),
+    "per_device_eval_batch_size": (1, 1e6),
+    "gradient_accumulation_steps": (1, 1e6),
+    "max_length": (8, 1e8),
+    "num_processes": (1, 1e6),
+}
+
+
+def _check_ranges(values: dict[str, Any], where: Callable[[str], str]) -> None:
+    for key, (low, high) in _RANGES.items():
+        value = values.get(key)
+        if value is not None and not low <= value <= high:
+            raise UserError(f"{where(key)}: '{key}' is {value}: give a value from {low:g} to {high:g}.")
+
+
+def _beside_recipe(name: str, recipe: Path) -> str:
+    """A relative data path means the working directory first, then the recipe's own, then the shipped recipes'; what is
+    in none of them stays as it is (a Hub name, a glob, or an error told where the file is read)."""
+    if Path(name).is_absolute() or Path(name).exists():
+        return name
+    beside = (folder / name for folder in (recipe.parent, recipes_root()))
+    return next((str(path.resolve()) for path in beside if path.exists()), name)
+
+
+def parse_recipe(recipe: Recipe) -> tuple[SFTConfig, ModelConfig, RecipeArguments]:
+    """Build the HF dataclasses. Imports trl; constructing `SFTConfig` joins the process group under a launcher.
+
+    Raises:
+        UserError: a combination the dataclasses refuse, in their words.
+    """
+    from transformers import HfArgumentParser
+    from trl import ModelConfig, SFTConfig
+
+    from hf_recipes.recipe.keys import RecipeArguments
+
+    parser = HfArgumentParser([SFTConfig, ModelConfig, RecipeArguments])
+    values = {key: list(value) if isinstance(value, list) else value for key, value in recipe.values.items()}
+    try:
+        sft, model, ours = parser.parse_dict(values)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"Recipe '{recipe.name}': {' '.join(str(error).split())}") from None
+    return sft, model, ours

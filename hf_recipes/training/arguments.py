@@ -1,0 +1,65 @@
+"""The trainer's arguments: the recipe's, with what this machine and the data room decide filled in."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hf_recipes.models.precision import Hardware, Precision, choose_precision
+from hf_recipes.recipe.resolve import Recipe, parse_recipe
+
+if TYPE_CHECKING:
+    from trl import ModelConfig, SFTConfig
+
+    from hf_recipes.recipe.keys import RecipeArguments
+
+# Read by the data and model rooms, never passed on: TRL prepares no data here, and refuses templates it does not know.
+_NOT_FOR_THE_TRAINER = ("assistant_only_loss", "max_length", "chat_template_path", "packing", "eval_packing")
+
+
+def recipe_precision(recipe: Recipe, hardware: Hardware) -> Precision:
+    """The precision for a recipe on this hardware (see `choose_precision`)."""
+    return choose_precision(
+        recipe.get("method", "lora"),
+        hardware,
+        dtype=recipe.get("dtype"),
+        bf16=recipe.values.get("bf16"),
+        fp16=recipe.get("fp16", False),
+    )
+
+
+def build_arguments(
+    recipe: Recipe, hardware: Hardware, precision: Precision
+) -> tuple[SFTConfig, ModelConfig, RecipeArguments]:
+    """Build the HF dataclasses for `SupervisedTrainer`. Joins the process group when a launcher started this process.
+
+    Raises:
+        UserError: a combination the dataclasses refuse.
+    """
+    values = {key: value for key, value in recipe.values.items() if key not in _NOT_FOR_THE_TRAINER}
+    values.update(
+        bf16=precision.bf16,
+        fp16=precision.fp16,
+        dtype=precision.dtype,
+        use_cpu=hardware.device == "cpu",
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+    )
+    # Every trained parameter takes part in every step; the search for unused ones costs time, and would not see the
+    # head, which the loss uses outside the model's forward.
+    values.setdefault("ddp_find_unused_parameters", False)
+    if recipe.get("eval_share", 0.1) == 0:
+        values["eval_strategy"] = "no"
+    values.setdefault("output_dir", "runs")
+    return parse_recipe(Recipe(recipe.name, values, recipe.given))
+
+
+def total_steps(rows: int, arguments: SFTConfig) -> int:
+    """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
+    if arguments.max_steps > 0:
+        return arguments.max_steps
+    rows_per_rank = math.ceil(rows / arguments.world_size)
+    batches = math.ceil(rows_per_rank / arguments.per_device_train_batch_size)
+    updates = math.ceil(batches / arguments.gradient_accumulation_steps)
+    return max(1, math.ceil(updates * arguments.num_train_epochs))

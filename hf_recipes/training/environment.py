@@ -1,0 +1,50 @@
+"""The process a run finds itself in: number of ranks, CPU threads, and whether they are what was asked for."""
+
+from __future__ import annotations
+
+import os
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
+
+# Set by `hf-recipes sft` for the ranks it starts: it reads status.json itself, so a rank need not exit non-zero.
+LAUNCHED_BY_US = "HF_RECIPES_LAUNCHED"
+
+
+def check_world_size(asked: int | None, there: int) -> None:
+    """Compare the number of ranks asked for with the number there is.
+
+    Under `accelerate launch --cpu --num_processes 2` one silently gets two-for-one: a single rank.
+
+    Raises:
+        UserError: they differ, with the cure.
+    """
+    if asked is not None and asked != there:
+        raise UserError(
+            f"{asked} processes were asked for, {there} came up: start with `hf-recipes sft --num_processes {asked}`, "
+            f"or on a CPU with ACCELERATE_USE_CPU=true and `accelerate launch --multi_gpu --num_processes {asked}`."
+        )
+
+
+def threads_per_rank(cores: int, local_ranks: int) -> int:
+    """CPU threads for each of `local_ranks` processes sharing `cores`: an even share, at least one."""
+    return max(1, cores // max(1, local_ranks))
+
+
+def usable_cores() -> int:
+    """Cores this process may run on (its affinity mask where the system has one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def use_all_cores() -> None:
+    """Undo the single thread that launchers set for each rank (OMP_NUM_THREADS=1), which makes CPU runs crawl."""
+    import torch
+
+    if torch.accelerator.is_available():
+        return
+    wanted = threads_per_rank(usable_cores(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    if torch.get_num_threads() == 1 < wanted:
+        torch.set_num_threads(wanted)
+        logger.info("CPU threads per process set to %d (the launcher had left 1).", wanted)

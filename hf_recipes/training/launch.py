@@ -1,0 +1,83 @@
+"""Start the ranks of a run from one process that stays: it validates before, and returns the run's own exit code after.
+
+Launchers turn a rank's exit code 2 into a traceback and 1, and on a CPU quietly start one rank where two were asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
+from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
+
+
+def has_accelerator() -> bool:
+    """Whether this machine has an NVIDIA or AMD device, without importing torch (seconds)."""
+    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
+
+
+def launch_command(module: str, arguments: Sequence[str], num_processes: int, config_file: str | None) -> list[str]:
+    """The `accelerate launch` command line.
+
+    Args:
+        module: Python module the ranks run.
+        arguments: Its arguments.
+        num_processes: Number of ranks on this machine.
+        config_file: An accelerate config file; it decides the rest when given.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    if config_file:
+        command += ["--config_file", config_file]
+    # Without it accelerate asks its own default config file, which may belong to another job.
+    command += ["--num_processes", str(num_processes), "--num_machines", "1", "--mixed_precision", "no"]
+    command += ["--dynamo_backend", "no"]
+    if num_processes > 1:
+        command += ["--multi_gpu", "--main_process_port", "0"]
+    return [*command, "-m", module, *arguments]
+
+
+def launch_environment(num_processes: int) -> dict[str, str]:
+    """The ranks' environment: CPU ranks are really CPU ranks, and share the cores evenly."""
+    environment = {**os.environ, LAUNCHED_BY_US: "1"}
+    environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(usable_cores(), num_processes)))
+    if not has_accelerator():
+        environment["ACCELERATE_USE_CPU"] = "true"
+        # Otherwise importing deepspeed, where it is installed, looks for devices and says so on every rank.
+        environment.setdefault("DS_ACCELERATOR", "cpu")
+    return environment
+
+
+def launch(
+    module: str, arguments: Sequence[str], output_dir: Path, *, num_processes: int = 1, config_file: str | None = None
+) -> int:
+    """Run `module` under `accelerate launch` and return the code from the run's status.json.
+
+    Raises:
+        UserError: accelerate is missing, or the config file is.
+    """
+    if importlib.util.find_spec("accelerate") is None:
+        raise UserError("accelerate is not installed: run `pip install accelerate`.")
+    if config_file and not Path(config_file).is_file():
+        raise UserError(f"--config_file: '{config_file}' does not exist: name an accelerate config file.")
+    status = output_dir / "status.json"
+    status.unlink(missing_ok=True)
+    command = launch_command(module, arguments, num_processes, config_file)
+    process = subprocess.run(command, env=launch_environment(num_processes), check=False)
+    return _exit_code(status, process.returncode)
+
+
+def _exit_code(status: Path, launcher_code: int) -> int:
+    try:
+        code = int(json.loads(status.read_text(encoding="utf-8"))["code"])
+    except (OSError, ValueError, KeyError):
+        if launcher_code:
+            logger.error("The run ended without a status (launcher exit code %d).", launcher_code)
+        return 1 if launcher_code else 0
+    return code if code or not launcher_code else 1

@@ -1,0 +1,135 @@
+"""Where a run writes, what it records about itself, and how it ended."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.files import write_json
+from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import is_main
+from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
+from hf_recipes.models.precision import Hardware, Precision
+from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.environment import usable_cores
+
+_PACKAGES = ("hf-recipes", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
+RUNS_ROOT = Path("runs")
+
+
+def choose_output(recipe: Recipe) -> Path:
+    """The run directory of a recipe: its `output_dir`; else, on resume, that of the checkpoint or the recipe's newest
+    run; else a new ``runs/NAME-TIME``.
+
+    Raises:
+        UserError: nothing to resume from, or the directory holds another run and this one does not resume it.
+    """
+    resume = recipe.get("resume_from_checkpoint")
+    if output := recipe.get("output_dir"):
+        path = Path(output)
+    elif resume in ("last", True, "true"):
+        path = _newest_run(recipe.name)
+    elif resume:
+        path = Path(resume).parent
+    else:
+        path = RUNS_ROOT / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if path.is_file():
+        raise UserError(f"output_dir: '{path}' is a file: name a directory.")
+    if not resume and (is_run(path) or list_checkpoints(path)):
+        raise UserError(
+            f"output_dir: '{path}' already holds a run: resume it with --resume_from_checkpoint last, or name another."
+        )
+    return path
+
+
+def _newest_run(name: str) -> Path:
+    runs = [path for path in RUNS_ROOT.glob(f"{name}-*") if is_run(path)] if RUNS_ROOT.is_dir() else []
+    if not runs:
+        raise UserError(
+            f"resume_from_checkpoint: no run of '{name}' under {RUNS_ROOT}/: give its --output_dir, or start without."
+        )
+    return max(runs, key=lambda path: (path / "run.json").stat().st_mtime)
+
+
+def versions() -> dict[str, str]:
+    """Python's and the stack's versions, for run.json."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def record_run(
+    run: RunDirectory,
+    recipe: Recipe,
+    *,
+    base_model: dict[str, Any],
+    hardware: Hardware,
+    precision: Precision,
+    world_size: int,
+    **facts: Any,
+) -> None:
+    """Write run.json. On resume, tell which recipe keys differ from the run's first start."""
+    if is_run(run.path):
+        _tell_changes(run.read(run.run_json).get("recipe", {}), recipe.values)
+    run.write(
+        run.run_json,
+        {
+            "schema": 1,
+            "name": recipe.name,
+            "recipe": {**recipe.values, "output_dir": str(run.path)},
+            "given": sorted(recipe.given),
+            "recipe_fingerprint": recipe.fingerprint(),
+            "base_model": base_model,
+            "hardware": {**asdict(hardware), "cores": usable_cores(), "machine": platform.machine()},
+            "precision": asdict(precision),
+            "world_size": world_size,
+            "seed": recipe.get("seed", 42),
+            "versions": versions(),
+            **facts,
+        },
+    )
+
+
+def _tell_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
+    ignored = {"resume_from_checkpoint", "output_dir", "num_processes"}
+    changed = sorted(key for key in {*before, *now} - ignored if before.get(key) != now.get(key))
+    if changed:
+        changes = ", ".join(f"{key} {before.get(key)!r} → {now.get(key)!r}" for key in changed)
+        logger.warning("The resumed run was started with other settings: %s.", changes)
+
+
+@contextmanager
+def recorded_end(path: Path) -> Iterator[dict[str, Any]]:
+    """Write status.json when the block ends, however it ends; the dict given may be filled with ``last_step``."""
+    facts: dict[str, Any] = {"last_step": 0}
+    try:
+        yield facts
+    except (UserError, CheckFailed) as error:
+        _write_status(path, error.exit_code, str(error), facts)
+        raise
+    except KeyboardInterrupt:
+        _write_status(path, 130, "interrupted", facts)
+        raise
+    except BaseException as error:
+        _write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
+        raise
+    _write_status(path, 0, facts.pop("sentence", "finished"), facts)
+
+
+def _write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) -> None:
+    if not is_main():
+        return
+    status = {"code": code, "sentence": sentence, "time": time.time(), "pid": os.getpid(), **facts}
+    write_json(path / "status.json", status)

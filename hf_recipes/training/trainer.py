@@ -1,0 +1,73 @@
+"""The one trainer subclass: TRL's `SFTTrainer` with a loss that computes the head on supervised positions only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from trl import SFTTrainer
+
+from hf_recipes.training.loss import supervised_cross_entropy
+
+# Models that do more between head and logits than a product; TRL's own loss knows them.
+_LOGIT_TRANSFORMS = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "output_multiplier",
+    "lm_head_multiplier",
+    "logits_scaling",
+)
+
+
+class SupervisedTrainer(SFTTrainer):
+    """`SFTTrainer` that overrides `compute_loss` alone.
+
+    Same loss value as TRL's (a test holds it); on a LoRA step the head is neither recomputed in the backward pass nor
+    given a weight gradient, and no entropy or accuracy is computed over the vocabulary.
+    """
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Mean cross-entropy per supervised token of the whole accumulated batch, over all ranks."""
+        unwrapped = self.accelerator.unwrap_model(model)
+        head = unwrapped.get_output_embeddings()
+        if return_outputs or not _is_plain_head(unwrapped, head) or self.aux_loss_enabled:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs["labels"]
+        with _head_passes_hidden_states(head):
+            outputs = model(**{key: value for key, value in inputs.items() if key != "labels"}, use_cache=False)
+        total = supervised_cross_entropy(outputs.logits, head.weight, head.bias, labels)
+        if num_items_in_batch is None:
+            return total / (labels[:, 1:] != -100).sum().clamp(min=1)
+        # The count is over all ranks and accumulated batches, while DDP averages gradients over ranks.
+        ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return total / num_items_in_batch * ranks
+
+
+def _is_plain_head(model: Any, head: nn.Module) -> bool:
+    config = model.config.get_text_config()
+    plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter  # no DTensor, no adapter on the head
+    return plain and not any(getattr(config, name, None) for name in _LOGIT_TRANSFORMS)
+
+
+@contextmanager
+def _head_passes_hidden_states(head: nn.Linear) -> Iterator[None]:
+    """Within, the model returns its last hidden states as `logits`. The instance attribute hides the class's method,
+    so names and hooks of the model stay as they are."""
+    head.forward = _identity  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def _identity(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
+from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.evaluation.compare import compare, evaluate_model, render
+from hf_recipes.evaluation.run import evaluate_run
+from hf_recipes.evaluation.suite import EvaluationSuite
+
+SCHEMA = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
+ORDERS = [("12 blue pens", '{"item": "blue pens"}'), ("3 candles for Anna", '{"item": "candles"}')]
+
+
+def tokenise_rows(path: Path, tokenizer) -> list[dict]:
+    texts = [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
+    rows = [tokenizer(text)["input_ids"] for text in texts]
+    return [{"input_ids": ids, "labels": list(ids)} for ids in rows]
+
+
+def turns(question: str, answer: str) -> dict:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+@pytest.fixture
+def settings(tmp_path) -> dict:
+    domain, schema, general = (tmp_path / name for name in ("d.jsonl", "s.json", "g.jsonl"))
+    domain.write_text("".join(json.dumps(turns(*order)) + "\n" for order in ORDERS))
+    schema.write_text(json.dumps(SCHEMA))
+    general.write_text('{"text": "The capital of France? Paris."}\n{"text": "hello"}\n')
+    return {"domain": str(domain), "schema": str(schema), "general": str(general), "max_new_tokens": 4}
+
+
+def make_run(path: Path, base: Path, settings: dict | None) -> RunDirectory:
+    run = RunDirectory(path)
+    recipe = {} if settings is None else {"evaluation": settings}
+    run.write(run.run_json, {"base_model": {"name_or_path": str(base), "revision": None}, "recipe": recipe})
+    return run
+
+
+def adapter_run(path: Path, base: Path, tokenizer, settings: dict | None, train=None) -> RunDirectory:
+    """A run whose adapter is random noise, or what `train(model)` makes of it."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    run = make_run(path, base, settings)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    model = get_peft_model(model, config)
+    if train is not None:
+        train(model)
+    model.save_pretrained(run.adapter)
+    tokenizer.save_pretrained(run.adapter)
+    return run
+
+
+def test_an_adapter_run_compares_the_base_with_the_adapter(tmp_path, tiny_model_dir, tokenizer, settings):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
+    evaluation = evaluate_run(run, tokenise_rows)
+    suite = EvaluationSuite.from_dict(settings)
+    general = tokenise_rows(suite.general, tokenizer)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    # Each side against a model loaded for itself: an adapter left on, or off, would show here.
+    base_scores = evaluate_model(base, tokenizer, suite, general)
+    tuned_scores = evaluate_model(PeftModel.from_pretrained(base, run.adapter), tokenizer, suite, general)
+    assert evaluation["base"]["general"]["nats_per_token"] == pytest.approx(base_scores.general.nats_per_token, 1e-5)
+    assert evaluation["tuned"]["general"]["nats_per_token"] == pytest.approx(tuned_scores.general.nats_per_token, 1e-5)
+    assert [row["base"]["answer"] for row in evaluation["rows"]] == base_scores.answers
+    assert [row["tuned"]["answer"] for row in evaluation["rows"]] == tuned_scores.answers
+    assert base_scores.answers != tuned_scores.answers
+    rise = tuned_scores.general.nats_per_token - base_scores.general.nats_per_token
+    assert evaluation["change"]["forgetting"] == pytest.approx(rise, abs=1e-4)
+    assert abs(rise) > 1e-3
+
+
+def test_evaluation_json_holds_answers_settings_and_versions(tmp_path, tiny_model_dir, tokenizer, settings):
+    run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
+    evaluation = evaluate_run(run, tokenise_rows, samples=1, max_new_tokens=2)
+    written = read_json(run.evaluation_json)
+    assert written["settings"]["samples"] == 1
+    assert written["settings"]["max_new_tokens"] == 2
+    assert written["settings"]["domain"] == settings["domain"]
+    assert written["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    (row,) = written["rows"]
+    assert row["reference"] == dict(ORDERS)[row["prompt"][0]["content"]]
+    assert row["tuned"]["exact"] is False
+    assert written["base"]["domain"]["rows"] == 1
+    assert [tuple(line) for line in written["table"]] == evaluation["table"]
+
+
+def learn(tokenizer, rows: list[dict]):
+    """Overfit a model on the rows with plain AdamW: enough for a tiny model to answer them by heart."""
+
+    def train(model) -> None:
+        ids = [tokenizer.apply_chat_template(row["messages"], return_dict=True)["input_ids"] for row in rows]
+        optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=3e-2)
+        model.train()
+        for _ in range(120):
+            loss = sum(model(input_ids=torch.tensor([row]), labels=torch.tensor([row])).loss for row in ids)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
+
+
+@pytest.fixture
+def learnt_run(tmp_path, tiny_model_dir, tokenizer, settings) -> RunDirectory:
+    settings = {**settings, "max_new_tokens": 40}
+    train = learn(tokenizer, [turns(*order) for order in ORDERS])
+    return adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings, train)
+
+
+def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
+    evaluation = evaluate_run(learnt_run, tokenise_rows)
+    tuned, base = evaluation["tuned"]["domain"], evaluation["base"]["domain"]
+    assert (tuned["parses"], tuned["fits_schema"], tuned["fields_right"], tuned["exact"]) == (1.0, 1.0, 1.0, 1.0)
+    assert (base["parses"], base["exact"]) == (0.0, 0.0)
+    assert evaluation["tuned"]["cut_answers"] == 0
+    text = render(evaluation["table"])
+    assert "JSON that fits the schema    0.0%  100.0%" in text
+    assert [row[0] for row in evaluation["table"]] == [
+        "JSON that parses",
+        "JSON that fits the schema",
+        "fields exactly right",
+        "all fields right",
+        "loss on general text",
+        "forgetting (tuned - base)",
+        "seconds per answer",
+    ]
+
+
+def test_the_verb_prints_the_table_or_json(learnt_run, capsys, monkeypatch):
+    import hf_recipes.cli.evaluate as verb
+    import hf_recipes.evaluation.run as room
+
+    real = room.evaluate_run
+    monkeypatch.setattr(room, "evaluate_run", lambda run, _, **options: real(run, tokenise_rows, **options))
+    options = {"run_dir": str(learnt_run.path), "samples": None, "max_new_tokens": 30}
+    assert verb.run(argparse_namespace(json=False, **options)) == 0
+    assert "all fields right" in capsys.readouterr().out
+    assert verb.run(argparse_namespace(json=True, **options)) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["max_new_tokens"] == 30
+
+
+def argparse_namespace(**values):
+    import argparse
+
+    return argparse.Namespace(**values)
+
+
+def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, tokenizer, settings):
+    from transformers import AutoModelForCausalLM
+
+    run = make_run(tmp_path / "run", tiny_model_dir, settings)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    model.save_pretrained(run.model)
+    tokenizer.save_pretrained(run.model)
+    loaded: list[str] = []
+
+    def load(name, revision, dtype):
+        loaded.append(name)
+        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+
+    evaluation = evaluate_run(run, tokenise_rows, load_model=load)
+    assert loaded == [str(tiny_model_dir), str(run.model)]
+    assert abs(evaluation["change"]["forgetting"]) > 1e-3
+
+
+def test_text_answers_have_their_own_rows(tmp_path, tiny_model_dir, tokenizer, tiny_model):
+    domain = tmp_path / "text.jsonl"
+    domain.write_text(json.dumps(turns("Capital of France?", "Paris")) + "\n")
+    scores = evaluate_model(tiny_model, tokenizer, EvaluationSuite(domain=domain, max_new_tokens=2))
+    assert [row[0] for row in compare(scores, scores)] == ["answers exactly right", "seconds per answer"]
+
+
+def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, settings, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("hf_recipes"), "propagate", True)
+    evaluate_run(adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings), tokenise_rows)
+    assert "2 of 2 tuned answers met the limit of 4 tokens" in caplog.text
+
+
+def test_a_recipe_without_evaluation_names_the_key(tmp_path, tiny_model_dir):
+    run = make_run(tmp_path / "run", tiny_model_dir, None)
+    with pytest.raises(UserError, match="has no 'evaluation': add e.g. evaluation: {domain"):
+        evaluate_run(run, tokenise_rows)
+
+
+def test_missing_parts_are_one_sentence_each(tmp_path, tiny_model_dir, tokenizer, settings):
+    run = make_run(tmp_path / "none", tiny_model_dir, settings)
+    with pytest.raises(UserError, match="holds no finished result"):
+        evaluate_run(run, tokenise_rows)
+    run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
+    with pytest.raises(UserError, match="gives no row to take a loss on"):
+        evaluate_run(run, lambda path, tokenizer: [])
+    run.write(run.run_json, {**read_json(run.run_json), "base_model": {"name_or_path": str(tmp_path / "gone")}})
+    with pytest.raises(UserError, match="cannot be loaded") as error:
+        evaluate_run(run, tokenise_rows)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.real_model
+def test_the_real_model_before_and_after_a_random_adapter(tmp_path, smollm2_dir, settings):
+    """Four orders on SmolLM2: the base side must be the base's own answer, and its loss on English a sane one."""
+    from transformers import AutoTokenizer
+
+    real = AutoTokenizer.from_pretrained(smollm2_dir)
+    orders = [(f"{count} candles for Anna.", json.dumps({"item": "candles"})) for count in (2, 3, 4, 5)]
+    Path(settings["domain"]).write_text("".join(json.dumps(turns(*order)) + "\n" for order in orders))
+    Path(settings["general"]).write_text(json.dumps({"text": "The capital of France is Paris, a city on the Seine."}))
+    run = adapter_run(tmp_path / "run", smollm2_dir, real, settings)
+    evaluation = evaluate_run(run, tokenise_rows)
+    assert evaluation["base"]["domain"]["rows"] == 4
+    assert 1.0 < evaluation["base"]["general"]["nats_per_token"] < 4.0
+    assert evaluation["change"]["forgetting"] > 1.0  # noise on every linear layer ruins it
+    assert all(row["base"]["answer"].strip() for row in evaluation["rows"])

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.evaluation.suite import EvaluationSuite, draw
+
+
+def row(answer: str = '{"a": 1}', **extra) -> dict:
+    return {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": answer}], **extra}
+
+
+@pytest.fixture
+def domain(tmp_path) -> Path:
+    return write_rows(tmp_path / "domain.jsonl", [row(), row('{"a": 2}')])
+
+
+def write_rows(path: Path, rows: list) -> Path:
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in rows), "utf-8")
+    return path
+
+
+def test_defaults_and_given_values(domain, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text("{}")
+    suite = EvaluationSuite.from_dict({"domain": str(domain), "schema": str(schema), "general": None, "samples": 8})
+    assert suite == EvaluationSuite(
+        domain=domain, schema=schema, general=None, max_new_tokens=48, samples=8, batch_size=32
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sample": 3}, "evaluation.sample is no key (did you mean 'samples'?)"),
+        ({"domain": None}, "evaluation.domain is missing"),
+        ({"domain": "/nowhere/rows.jsonl"}, "evaluation.domain: the file '/nowhere/rows.jsonl' does not exist"),
+        ({"general": "/nowhere/g.jsonl"}, "evaluation.general: the file '/nowhere/g.jsonl' does not exist"),
+        ({"schema": {"type": "object"}}, "evaluation.schema: {'type': 'object'} is not a path"),
+        ({"samples": 0}, "evaluation.samples: 0 is not a positive whole number"),
+        ({"batch_size": True}, "evaluation.batch_size: True is not"),
+        ({"max_new_tokens": "48"}, "evaluation.max_new_tokens: '48' is not"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(domain, change, message):
+    with pytest.raises(UserError) as error:
+        EvaluationSuite.from_dict({"domain": str(domain), **change})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("{not json\n", "line 2 is not valid JSON"),
+        ([1, 2], "line 2 has no list 'messages'"),
+        ({"prompt": "x"}, "line 2 has no list 'messages'"),
+        ({"messages": [{"role": "user", "content": "Q"}]}, "line 2 has no assistant turn"),
+        ({"messages": [{"role": "assistant", "content": "A"}]}, "line 2 has no assistant turn after a prompt"),
+        ({"messages": []}, "line 2 has no assistant turn"),
+        ({"messages": [{"role": "user", "content": {"x": 1}}]}, "line 2: messages[0] needs a role and a content"),
+        ({"messages": [{"role": "user", "content": "Q"}, "A"]}, "line 2: messages[1] needs a role and a content"),
+    ],
+)
+def test_an_ill_formed_row_names_file_and_line(tmp_path, bad, message):
+    path = write_rows(tmp_path / "d.jsonl", [row(), bad])
+    with pytest.raises(UserError) as error:
+        EvaluationSuite(domain=path).rows()
+    assert f"{path}, {message}" in str(error.value)
+
+
+def test_an_empty_file_and_a_binary_one(tmp_path):
+    with pytest.raises(UserError, match="holds no rows"):
+        EvaluationSuite(domain=write_rows(tmp_path / "d.jsonl", ["\n", " \n"])).rows()
+    (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not UTF-8"):
+        EvaluationSuite(domain=tmp_path / "b.jsonl").rows()
+
+
+def test_the_last_assistant_turn_is_the_reference(tmp_path):
+    turns = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "Q1"},
+        {"role": "assistant", "content": "A1"},
+        {"role": "user", "content": "Q2"},
+        {"role": "assistant", "content": "A2"},
+    ]
+    path = write_rows(tmp_path / "d.jsonl", ["\n", {"messages": turns}])
+    (only,) = EvaluationSuite(domain=path).rows()
+    assert (only.number, only.messages, only.reference) == (2, turns[:4], "A2")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"), [("{", "is not valid JSON"), ('{"type": "objct"}', "is not a JSON Schema")]
+)
+def test_a_broken_schema(tmp_path, domain, schema, message):
+    path = tmp_path / "schema.json"
+    path.write_text(schema)
+    with pytest.raises(UserError, match=message):
+        EvaluationSuite(domain=domain, schema=path).rows()
+
+
+def test_references_that_do_not_fit_are_told(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("hf_recipes"), "propagate", True)
+    path = write_rows(tmp_path / "d.jsonl", [row(), row('{"a": "x"}'), row("plain")])
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"properties": {"a": {"type": "integer"}}}')
+    assert len(EvaluationSuite(domain=path, schema=schema).rows()) == 3
+    assert "2 of 3 references do not fit" in caplog.text
+    assert "first in line 2" in caplog.text
+
+
+@given(st.lists(st.integers(), max_size=40, unique=True), st.integers(1, 50))
+def test_a_draw_is_repeatable_in_order_and_without_repeats(rows, count):
+    drawn = draw(rows, count)
+    assert drawn == draw(rows, count)
+    assert len(drawn) == min(count, len(rows))
+    assert drawn == [row for row in rows if row in set(drawn)]
+
+
+def test_a_draw_is_not_the_head():
+    assert draw(list(range(1000)), 10) != list(range(10))

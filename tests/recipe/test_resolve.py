@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.recipe.resolve import load_recipe
+
+RECIPE = """# a test recipe
+model_name_or_path: some/model
+method: lora
+datasets:
+  - path: data.jsonl
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("method", "learning_rate"), [("full", 2e-5), ("lora", 2e-4), ("dora", 2e-4), ("qlora", 2e-4)]
+)
+def test_the_defaults_of_the_guide(recipe_file, method, learning_rate):
+    recipe = load_recipe(str(recipe_file), ["--method", method])
+    expected = {
+        "learning_rate": learning_rate,
+        "warmup_steps": 0.03,
+        "lr_scheduler_type": "cosine_with_min_lr",
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        "max_grad_norm": 1.0,
+        "gradient_checkpointing": False,
+        "eval_steps": 0.1,
+        "save_steps": 0.1,
+        "assistant_only_loss": True,
+    }
+    if method != "full":
+        expected |= {
+            "lora_r": 16,
+            "lora_alpha": 32,
+            "lora_dropout": 0.05,
+            "lora_target_modules": ["q_proj", "v_proj"],
+        }
+    assert {key: recipe.values[key] for key in expected} == expected
+    assert ("lora_r" in recipe.values) == (method != "full")
+
+
+def test_command_line_wins_over_file_over_defaults(recipe_file):
+    recipe_file.write_text(RECIPE + "learning_rate: 1e-3\nlora_r: 8\n")
+    recipe = load_recipe(str(recipe_file), ["--lora_r", "4"])
+    assert (recipe.values["learning_rate"], recipe.values["lora_r"], recipe.values["lora_alpha"]) == (1e-3, 4, 32)
+    assert recipe.given == {"model_name_or_path", "method", "datasets", "learning_rate", "lora_r"}
+
+
+def test_our_schedule_arguments_leave_with_our_schedule(recipe_file):
+    assert "lr_scheduler_kwargs" not in load_recipe(str(recipe_file), ["--lr_scheduler_type", "linear"]).values
+
+
+def test_data_is_found_beside_the_recipe(recipe_file, tmp_path, monkeypatch):
+    (tmp_path / "data.jsonl").write_text("{}\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert load_recipe(str(recipe_file)).values["datasets"] == [{"path": str(tmp_path / "data.jsonl")}]
+
+
+def test_a_bare_dataset_name_is_a_path(recipe_file):
+    assert load_recipe(str(recipe_file), ["--datasets", "owner/name"]).values["datasets"] == [{"path": "owner/name"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("datasets: [a]\n", "'model_name_or_path' is missing"),
+        ("model_name_or_path: m\n", "'datasets' is missing"),
+        ("model_name_or_path: m\ndatasets: []\n", "'datasets' is missing"),
+        (RECIPE + "general_share: 1.5\n", "line 6: 'general_share' is 1.5: give a value from 0 to 0.9"),
+        (RECIPE + "lora_r: 0\n", "line 6: 'lora_r' is 0"),
+        (RECIPE + "leraning_rate: 1\n", "line 6: unknown key 'leraning_rate' (did you mean 'learning_rate'?)"),
+    ],
+)
+def test_a_wrong_recipe_is_one_sentence(recipe_file, text, sentence):
+    recipe_file.write_text(text)
+    with pytest.raises(UserError) as error:
+        load_recipe(str(recipe_file))
+    assert sentence in str(error.value)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'smollm2/sft_lora'"):
+        load_recipe("smollm2/sft_lra")
+
+
+def test_the_fingerprint_ignores_where_output_goes_and_nothing_else(recipe_file):
+    base = load_recipe(str(recipe_file)).fingerprint()
+    assert load_recipe(str(recipe_file), ["--output_dir", "x"]).fingerprint() == base
+    assert load_recipe(str(recipe_file), ["--seed", "7"]).fingerprint() != base
