@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.run_directory import find_run
+
+if TYPE_CHECKING:
+    from hf_recipes.evaluation.general import TokenisedRow
+
+_MAX_GENERAL_TOKENS = 2048  # longer general rows are cut: their loss would cost more than it tells
 
 HELP = "compare base and tuned model on the held-out rows, format and general text of the recipe's 'evaluation'"
 
@@ -27,12 +34,15 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate, print the table (or JSON) on stdout, and return 0."""
     directory = find_run(args.run_dir)
 
-    from hf_recipes.data.evaluation_rows import tokenise_general_rows
     from hf_recipes.evaluation.compare import render
     from hf_recipes.evaluation.run import evaluate_run
 
     evaluation = evaluate_run(
-        directory, tokenise_general_rows, samples=args.samples, max_new_tokens=args.max_new_tokens
+        directory,
+        tokenise_general_rows,
+        samples=args.samples,
+        max_new_tokens=args.max_new_tokens,
+        load_model=load_model,
     )
     if args.json:
         print(json.dumps(json_safe(evaluation), ensure_ascii=False, indent=2))
@@ -40,6 +50,23 @@ def run(args: argparse.Namespace) -> int:
         print(render(evaluation["table"]))
         print(f"\nAnswers, row by row: {directory.evaluation_json}")
     return 0
+
+
+def tokenise_general_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:
+    """Rows of any known format as the training sees them, with what it drops told: answers only, end of turn included."""
+    from hf_recipes.data.prepare import prepare_data
+
+    sources = [{"path": str(path)}]
+    rows = prepare_data(sources, tokenizer, max_length=_MAX_GENERAL_TOKENS, eval_share=0, general_share=0).train
+    return [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in rows]
+
+
+def load_model(name_or_path: str, revision: str | None, dtype: str) -> Any:
+    """A causal LM from a directory, a GGUF file or the Hub, found as for training."""
+    from hf_recipes.models.base import load_base
+    from hf_recipes.models.source import find_model
+
+    return load_base(find_model(name_or_path, revision), dtype=dtype)
 
 
 def _positive(text: str) -> int:

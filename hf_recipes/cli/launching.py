@@ -47,6 +47,7 @@ def launch_recipe(module: str, options: argparse.Namespace) -> int:
     if options.help_all:
         print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
         return 0
+    from hf_recipes.callbacks.config import WatchConfig
     from hf_recipes.core.errors import UserError
     from hf_recipes.core.run_directory import list_checkpoints
     from hf_recipes.recipe.resolve import load_recipe
@@ -57,6 +58,7 @@ def launch_recipe(module: str, options: argparse.Namespace) -> int:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
     keys = list(options.recipe_keys)
     recipe = load_recipe(options.config, keys)
+    WatchConfig.from_dict(recipe.get("watch"))
     _check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     output = choose_output(recipe)
     if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
@@ -70,10 +72,9 @@ def launch_recipe(module: str, options: argparse.Namespace) -> int:
 
 
 def _check_data(datasets: list[dict[str, Any]], bad_rows: str) -> None:
-    from hf_recipes.data.sources import SourceSpec, check_sources
+    from hf_recipes.data.check import check_sources
 
-    specs = [SourceSpec.from_dict(source, f"datasets[{index}]") for index, source in enumerate(datasets)]
-    check_sources(specs, bad_rows)
+    check_sources(datasets, bad_rows)
 
 
 def _without(keys: list[str], name: str) -> list[str]:

@@ -10,18 +10,22 @@ from hf_recipes.data.masks import Encoded, Encoder
 from hf_recipes.data.turns import Message
 
 OVERLONG = ("drop", "shorten_prompt")
+LONGER_THAN = "longer than max_length"
 NOTHING_LEARNED = "no token to learn"
 ATTEMPTS = 4
 
 
 def too_long(max_length: int) -> str:
     """The drop reason of a sample whose answer would be cut."""
-    return f"longer than max_length {max_length}"
+    return f"{LONGER_THAN} {max_length}"
 
 
-def fit_length(
-    example: Example, encoded: Encoded, encoder: Encoder, max_length: int | None, overlong: str
-) -> Encoded:
+def is_length_fault(reason: str) -> bool:
+    """Whether a drop reason would go away with a larger max_length."""
+    return reason.startswith(LONGER_THAN)
+
+
+def fit_length(example: Example, encoded: Encoded, encoder: Encoder, max_length: int | None, overlong: str) -> Encoded:
     """Return the sample within `max_length` tokens, unchanged where it fits.
 
     Plain text, and what follows the last learned token of a conversation, is cut (``truncated``). A conversation whose
@@ -56,9 +60,7 @@ def shorten_prompt(example: Example, encoder: Encoder, max_length: int) -> Encod
     """
     system = 1 if example.messages[0]["role"] == "system" else 0
     last_answer = max(index for index, flag in enumerate(example.trained) if flag)
-    questions = [
-        index for index, message in enumerate(example.messages[:last_answer]) if message["role"] == "user"
-    ]
+    questions = [index for index, message in enumerate(example.messages[:last_answer]) if message["role"] == "user"]
     for kept_system in (system, 0) if system else (0,):
         for question in questions:
             candidate = _from_turn(example, question, kept_system)

@@ -74,7 +74,9 @@ class Encoder:
                     chats.append((index, *self._render(example)))
                 except BadRow as fault:
                     results[index] = fault
-        for index, encoded in zip((index for index, _ in texts), self._encode_texts([t for _, t in texts]), strict=True):
+        for index, encoded in zip(
+            (index for index, _ in texts), self._encode_texts([t for _, t in texts]), strict=True
+        ):
             results[index] = encoded
         for (index, *_), encoded in zip(chats, self._encode_chats(chats), strict=True):
             results[index] = encoded
@@ -140,15 +142,16 @@ class Encoder:
 def tokens_inside(offsets: Sequence[Span], text: str, spans: Sequence[Span]) -> list[bool]:
     """Which tokens lie in one of the ascending character ranges `spans` of `text`.
 
-    A token that begins before a range and reaches into it counts only if it brings more than white space into it: `` A``
-    of ``: Answer`` does, the line break that a tokenizer glues to the one before an answer does not. Some tokenizers
-    leave white space out of their offsets, so each token is taken to begin where the one before it ended.
+    A token that begins before a range and reaches into it counts only if it brings more than white space into it: the
+    first word of an answer does, glued to a space before it; a line break glued to one before the answer does not.
+    Some tokenizers leave white space out of their offsets, so each token is taken to begin where the last one ended.
     """
     flags = []
     position, done = 0, 0
     for start, end in offsets:
         begin = min(start, done)
-        done = max(done, end)
+        if end > done:
+            done = end
         while position < len(spans) and spans[position][1] <= begin:
             position += 1
         if position == len(spans) or end <= spans[position][0]:

@@ -126,7 +126,9 @@ def sample_sizes(dataset: Dataset, unit: str) -> list[int]:
     return [len(row) if unit == "tokens" else sum(label >= 0 for label in row) for row in rows]
 
 
-def mix_datasets(domain: Dataset, general: Dataset, general_share: float, unit: str = "rows", seed: int = 42) -> Dataset:
+def mix_datasets(
+    domain: Dataset, general: Dataset, general_share: float, unit: str = "rows", seed: int = 42
+) -> Dataset:
     """Mix general rows into `domain` and shuffle.
 
     Args:

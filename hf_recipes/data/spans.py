@@ -35,7 +35,14 @@ def render_with_spans(
     if template.has_markers:
         text, marked = template.render_marked(messages, tools)
         if len(marked) == len(turns):
-            spans = [(start, _after_closing(template, text, start, end)) for start, end in marked]
+            starts = [
+                max(start, _start_by_prompt(template, messages, tools, text, index) or 0)
+                for index, (start, _) in zip(turns, marked, strict=True)
+            ]
+            spans = [
+                (start, _after_closing(template, text, start, end))
+                for start, (_, end) in zip(starts, marked, strict=True)
+            ]
         else:
             spans = [_locate(template, messages, tools, text, index) for index in turns]
     else:
@@ -59,7 +66,8 @@ def _locate(template: ChatTemplate, messages: list[Message], tools: Tools, text:
     if start is not None and content and text.startswith(content + template.closing, start):
         return start, start + len(content) + len(template.closing)
     probed_start, probed_end = _probe(template, messages, tools, text, index)
-    start = probed_start if start is None else start
+    if start is None:
+        start = _before_space(template, messages, tools, text, index, probed_start)
     end = None
     if messages[index].get("tool_calls"):
         end = _end_by_prefix(template, messages, tools, text, index, start or 0)
@@ -83,6 +91,21 @@ def _start_by_prompt(
     except BadRow:
         return None
     return len(prompt) if text.startswith(prompt) else None
+
+
+def _before_space(
+    template: ChatTemplate, messages: list[Message], tools: Tools, text: str, index: int, start: int | None
+) -> int | None:
+    """Where a template has no generation prompt, the model is given the turns before, and writes the space that the
+    template puts before an answer (Llama-2, Mistral): move `start` in front of it."""
+    if template.has_generation_prompt or index == 0 or start is None:
+        return start
+    try:
+        prompt = template.render(messages[:index], tools)
+    except BadRow:
+        return start
+    is_space = text.startswith(prompt) and not text[len(prompt) : start].strip()
+    return min(start, len(prompt)) if is_space else start
 
 
 def _probe(

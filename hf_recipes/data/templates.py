@@ -117,7 +117,8 @@ class ChatTemplate:
         answer = {"role": "assistant", "content": PROBE}
         at_end = self._after_probe([QUESTION, answer])
         try:
-            common = os.path.commonprefix([at_end, self._after_probe([QUESTION, answer, QUESTION])])
+            within = self._after_probe([QUESTION, answer, QUESTION])
+            common = os.path.commonprefix([at_end, within])  # noqa: RUF071 (by character is what is wanted)
         except BadRow:  # a template for single exchanges
             common = at_end
         shared = list(self.special_token.finditer(common))

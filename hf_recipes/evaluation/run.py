@@ -6,10 +6,9 @@ import gc
 import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -22,7 +21,7 @@ SCHEMA = 1
 KEPT_ROWS = 64  # rows whose answers are written out, so that evaluation.json stays readable
 
 TokeniseRows = Callable[[Path, Any], list[TokenisedRow]]
-LoadModel = Callable[[str, str | None, Any], Any]
+LoadModel = Callable[[str, str | None, str], Any]
 
 
 def evaluate_run(
@@ -42,7 +41,7 @@ def evaluate_run(
         run: a finished run.
         tokenise_rows: turns the file of general rows into token ids and labels with the run's tokenizer.
         samples, max_new_tokens: in place of the suite's.
-        load_model: ``(name or path, revision, torch dtype) -> model``; by default plain `from_pretrained`.
+        load_model: ``(name or path, revision, dtype name) -> model``; by default plain `from_pretrained`.
 
     Raises:
         UserError: the recipe has no ``evaluation``, the suite is ill-formed, there is no result, or the base is absent.
@@ -62,7 +61,7 @@ def evaluate_run(
     _warn_of_cut_answers(scores["tuned"], suite)
     evaluation = {
         **_document(scores["base"], scores["tuned"], rows),
-        "settings": {**asdict(suite), "dtype": str(dtype).removeprefix("torch."), "decoding": "greedy"},
+        "settings": {**asdict(suite), "dtype": dtype, "decoding": "greedy"},
         "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
         "seconds": time.perf_counter() - started,
     }
@@ -70,26 +69,24 @@ def evaluate_run(
     return evaluation
 
 
-def compute_dtype() -> Any:
-    """The `torch.dtype` to evaluate in: bf16 where the hardware computes in it, else fp16 on a GPU, fp32 on a CPU."""
+def compute_dtype() -> str:
+    """The dtype to evaluate in: bf16 where the hardware computes in it, else fp16 on a GPU, fp32 on a CPU."""
     import torch
 
     if torch.cuda.is_available():
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    return "bfloat16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "float32"
 
 
-def load_causal_lm(name_or_path: str, revision: str | None, dtype: Any) -> Any:
-    """A causal LM on the GPU if there is one; a model that cannot be found is a `UserError`."""
-    import torch
+def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
+    """A causal LM by `from_pretrained`; one that cannot be found is a `UserError`."""
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(name_or_path, revision=revision, dtype=dtype)
+        return AutoModelForCausalLM.from_pretrained(name_or_path, revision=revision, dtype=dtype)
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"Model '{name_or_path}' cannot be loaded ({reason}): put it back or restore access.") from None
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _suite(
@@ -127,23 +124,34 @@ def _general_rows(suite: EvaluationSuite, tokenise_rows: TokeniseRows, tokenizer
     return draw(rows, suite.samples)
 
 
-def _sides(facts: dict[str, Any], result: Path, dtype: Any, load_model: LoadModel) -> Iterator[tuple[str, Any]]:
-    """Yield ``("base", model)``, then ``("tuned", model)``, with one model in memory at a time."""
+def _sides(
+    facts: dict[str, Any], result: Path, dtype: str, load_model: LoadModel
+) -> Iterator[tuple[Literal["base", "tuned"], Any]]:
+    """Yield the base, then the tuned model, with one model in memory at a time."""
     base = facts["base_model"]
-    model = load_model(base["name_or_path"], base.get("revision"), dtype)
+    model = _ready(load_model(base["name_or_path"], base.get("revision"), dtype), result)
     if (result / "adapter_config.json").exists():
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, result)
-        adapter_off: AbstractContextManager[None] = model.disable_adapter()
-        with adapter_off:
+        with model.disable_adapter():
             yield "base", model
     else:
         yield "base", model
         del model
         gc.collect()
-        model = load_model(str(result), None, dtype)
+        model = _ready(load_model(str(result), None, dtype), result)
     yield "tuned", model
+
+
+def _ready(model: Any, result: Path) -> Any:
+    """Put the model where it computes, and let it stop at the end tokens of the training on both sides."""
+    import torch
+    from transformers import GenerationConfig
+
+    if (result / "generation_config.json").is_file():
+        model.generation_config.eos_token_id = GenerationConfig.from_pretrained(result).eos_token_id
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _document(base: Scores, tuned: Scores, rows: list[DomainRow]) -> dict[str, Any]:

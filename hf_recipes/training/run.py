@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, set_seed
 
-from hf_recipes.callbacks.config import WatchConfig
+from hf_recipes.callbacks.build import build_watchers
 from hf_recipes.callbacks.event_log import EventLogCallback
-from hf_recipes.callbacks.watchers import build_watchers
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
@@ -18,7 +17,9 @@ from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import barrier, from_main, gather, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.collate import SupervisedCollator
-from hf_recipes.data.prepare import PreparedData, prepare_data, report_table
+from hf_recipes.data.prepare import PreparedData, prepare_data
+from hf_recipes.data.report import report_table
+from hf_recipes.data.settings import data_settings
 from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model
 from hf_recipes.models.tokenizer import load_tokenizer
@@ -67,7 +68,7 @@ def train(recipe: Recipe) -> RunDirectory:
     setup = set_up(recipe)
     with recorded_end(setup.run.path) as end:
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
-        watch = WatchConfig.from_dict(setup.ours.watch or {})
+        watchers = build_watchers(setup.ours.watch)
         resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
         set_seed(setup.arguments.seed)
         source, tokenizer = _load_tokenizer(setup)
@@ -83,7 +84,7 @@ def train(recipe: Recipe) -> RunDirectory:
         )
         stop_ids = _stop_at_end_of_turn(built.model, data.report)
         _record(setup, source, built, end_of_turn_token_ids=stop_ids)
-        trainer = _build_trainer(setup, source, tokenizer, data, built, watch)
+        trainer = _build_trainer(setup, source, tokenizer, data, built, watchers)
         try:
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
@@ -121,26 +122,12 @@ def _load_tokenizer(setup: Setup) -> tuple[ModelSource, PreTrainedTokenizerBase]
 
 def _prepare_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, run: RunDirectory) -> PreparedData:
     """Every rank prepares the same data by itself, so that no rank waits for another's tokenising in a collective."""
-    data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe))
+    data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))
     if len(set(gather(data.report["fingerprint"]))) > 1:
         raise UserError("The ranks read different data: give all of them the same files (same content, same recipe).")
     if is_main():
         run.write(run.data_json, data.report)
     return data
-
-
-def data_settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe keys that `prepare_data` takes."""
-    return {
-        "max_length": recipe.get("max_length", 1024),
-        "eval_share": recipe.get("eval_share", 0.1),
-        "general_share": recipe.get("general_share", 0.15),
-        "share_unit": recipe.get("share_unit", "rows"),
-        "assistant_only_loss": recipe.get("assistant_only_loss", True),
-        "overlong": recipe.get("overlong", "drop"),
-        "bad_rows": recipe.get("bad_rows", "drop"),
-        "seed": recipe.get("seed", 42),
-    }
 
 
 def _tell(setup: Setup, source: ModelSource, data: PreparedData) -> None:
@@ -202,7 +189,7 @@ def _build_trainer(
     tokenizer: PreTrainedTokenizerBase,
     data: PreparedData,
     built: BuiltModel,
-    watch: WatchConfig,
+    watchers: list[TrainerCallback],
 ) -> SupervisedTrainer:
     if data.eval is None:
         setup.arguments.eval_strategy = "no"
@@ -211,7 +198,7 @@ def _build_trainer(
         save_total_limit=setup.arguments.save_total_limit,
         extra=_manifest_facts(setup, source),
     )
-    callbacks: list[TrainerCallback] = [EventLogCallback(), *build_watchers(watch), keeper]
+    callbacks: list[TrainerCallback] = [EventLogCallback(), *watchers, keeper]
     return SupervisedTrainer(
         model=built.model,
         args=setup.arguments,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from pathlib import Path
@@ -44,8 +45,8 @@ def make_run(path: Path, base: Path, settings: dict | None) -> RunDirectory:
     return run
 
 
-def adapter_run(path: Path, base: Path, tokenizer, settings: dict | None, train=None) -> RunDirectory:
-    """A run whose adapter is random noise, or what `train(model)` makes of it."""
+def adapter_run(path: Path, base: Path, tokenizer, settings: dict | None) -> RunDirectory:
+    """A run whose adapter is random noise."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -53,10 +54,7 @@ def adapter_run(path: Path, base: Path, tokenizer, settings: dict | None, train=
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     torch.manual_seed(1)
     config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    model = get_peft_model(model, config)
-    if train is not None:
-        train(model)
-    model.save_pretrained(run.adapter)
+    get_peft_model(model, config).save_pretrained(run.adapter)
     tokenizer.save_pretrained(run.adapter)
     return run
 
@@ -98,27 +96,25 @@ def test_evaluation_json_holds_answers_settings_and_versions(tmp_path, tiny_mode
     assert [tuple(line) for line in written["table"]] == evaluation["table"]
 
 
-def learn(tokenizer, rows: list[dict]):
-    """Overfit a model on the rows with plain AdamW: enough for a tiny model to answer them by heart."""
-
-    def train(model) -> None:
-        ids = [tokenizer.apply_chat_template(row["messages"], return_dict=True)["input_ids"] for row in rows]
-        optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=3e-2)
-        model.train()
-        for _ in range(120):
-            loss = sum(model(input_ids=torch.tensor([row]), labels=torch.tensor([row])).loss for row in ids)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return train
-
-
 @pytest.fixture
 def learnt_run(tmp_path, tiny_model_dir, tokenizer, settings) -> RunDirectory:
-    settings = {**settings, "max_new_tokens": 40}
-    train = learn(tokenizer, [turns(*order) for order in ORDERS])
-    return adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings, train)
+    """A full fine-tune that knows its two orders by heart: plain AdamW on one padded batch."""
+    from transformers import AutoModelForCausalLM
+
+    run = make_run(tmp_path / "run", tiny_model_dir, {**settings, "max_new_tokens": 40})
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32).train()
+    ids = [tokenizer.apply_chat_template(turns(*order)["messages"], return_dict=True)["input_ids"] for order in ORDERS]
+    length = max(map(len, ids))
+    inputs = torch.tensor([row + [0] * (length - len(row)) for row in ids])
+    labels = torch.tensor([row + [-100] * (length - len(row)) for row in ids])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        model(input_ids=inputs, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(run.model)
+    tokenizer.save_pretrained(run.model)
+    return run
 
 
 def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
@@ -127,8 +123,9 @@ def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
     assert (tuned["parses"], tuned["fits_schema"], tuned["fields_right"], tuned["exact"]) == (1.0, 1.0, 1.0, 1.0)
     assert (base["parses"], base["exact"]) == (0.0, 0.0)
     assert evaluation["tuned"]["cut_answers"] == 0
-    text = render(evaluation["table"])
-    assert "JSON that fits the schema    0.0%  100.0%" in text
+    assert ["JSON", "that", "fits", "the", "schema", "0.0%", "100.0%"] in [
+        line.split() for line in render(evaluation["table"]).splitlines()
+    ]
     assert [row[0] for row in evaluation["table"]] == [
         "JSON that parses",
         "JSON that fits the schema",
@@ -140,23 +137,23 @@ def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
     ]
 
 
-def test_the_verb_prints_the_table_or_json(learnt_run, capsys, monkeypatch):
+def test_the_verb_prints_the_table_or_json(learnt_run, settings, capsys):
     import hf_recipes.cli.evaluate as verb
-    import hf_recipes.evaluation.run as room
 
-    real = room.evaluate_run
-    monkeypatch.setattr(room, "evaluate_run", lambda run, _, **options: real(run, tokenise_rows, **options))
-    options = {"run_dir": str(learnt_run.path), "samples": None, "max_new_tokens": 30}
-    assert verb.run(argparse_namespace(json=False, **options)) == 0
-    assert "all fields right" in capsys.readouterr().out
-    assert verb.run(argparse_namespace(json=True, **options)) == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["max_new_tokens"] == 30
-
-
-def argparse_namespace(**values):
-    import argparse
-
-    return argparse.Namespace(**values)
+    Path(settings["general"]).write_text(json.dumps(turns("What is the capital of France?", "Paris.")) + "\n")
+    for as_json in (False, True):
+        parser = argparse.ArgumentParser()
+        verb.add_arguments(parser)
+        flags = ["--samples", "1", "--max-new-tokens", "30", *(["--json"] if as_json else [])]
+        assert verb.run(parser.parse_args([str(learnt_run.path), *flags])) == 0
+        out = capsys.readouterr().out
+        if as_json:
+            evaluation = json.loads(out)
+            assert (evaluation["settings"]["max_new_tokens"], evaluation["tuned"]["domain"]["rows"]) == (30, 1)
+            # the template's ChatML: only "Paris.", its end-of-turn token and no part of the question is counted
+            assert 2 <= evaluation["tuned"]["general"]["tokens"] <= 8
+        else:
+            assert "all fields right" in out
 
 
 def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, tokenizer, settings):
@@ -195,7 +192,7 @@ def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, s
 
 def test_a_recipe_without_evaluation_names_the_key(tmp_path, tiny_model_dir):
     run = make_run(tmp_path / "run", tiny_model_dir, None)
-    with pytest.raises(UserError, match="has no 'evaluation': add e.g. evaluation: {domain"):
+    with pytest.raises(UserError, match=r"has no 'evaluation': add e\.g\. evaluation: \{domain"):
         evaluate_run(run, tokenise_rows)
 
 

@@ -15,7 +15,7 @@ def make_rows(lengths: list[int], supervised_from: list[int], seed: int = 0) -> 
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for length, start in zip(lengths, supervised_from, strict=True):
-        ids = torch.randint(0, 500, (length,), generator=generator).tolist()
+        ids = torch.randint(0, 400, (length,), generator=generator).tolist()
         rows.append({"input_ids": ids, "labels": [IGNORED] * start + ids[start:]})
     return rows
 
@@ -45,7 +45,7 @@ def test_the_mean_is_over_tokens_and_padding_does_not_show(tiny_model):
 def test_batching_does_not_change_the_mean(tiny_model, monkeypatch, token_budget):
     rows = make_rows([7, 30, 12, 9, 30], [3, 3, 3, 3, 3])
     expected = mean_loss(tiny_model, rows).nats_per_token
-    monkeypatch.setattr(general, "_LOGITS_BYTES", token_budget * 8 * 512)
+    monkeypatch.setattr(general, "_LOGITS_BYTES", token_budget * 8 * tiny_model.config.vocab_size)
     assert mean_loss(tiny_model, rows).nats_per_token == pytest.approx(expected, abs=1e-5)
 
 
@@ -53,7 +53,7 @@ def test_t11_logits_of_one_batch_at_a_time_are_held(tiny_model, monkeypatch):
     """The logits alive at any time stay within the budget, however many rows there are."""
     import weakref
 
-    monkeypatch.setattr(general, "_LOGITS_BYTES", 40 * 8 * 512)
+    monkeypatch.setattr(general, "_LOGITS_BYTES", 40 * 8 * tiny_model.config.vocab_size)
     seen: list[weakref.ref] = []
     alive: list[int] = []
 

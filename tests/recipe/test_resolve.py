@@ -20,9 +20,7 @@ def recipe_file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize(
-    ("method", "learning_rate"), [("full", 2e-5), ("lora", 2e-4), ("dora", 2e-4), ("qlora", 2e-4)]
-)
+@pytest.mark.parametrize(("method", "learning_rate"), [("full", 2e-5), ("lora", 2e-4), ("dora", 2e-4), ("qlora", 2e-4)])
 def test_the_defaults_of_the_guide(recipe_file, method, learning_rate):
     recipe = load_recipe(str(recipe_file), ["--method", method])
     expected = {

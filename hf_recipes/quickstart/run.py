@@ -1,0 +1,106 @@
+"""The whole way on a real small model: train by the command a user would type, evaluate, merge, prove, report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.log import logger
+from hf_recipes.core.run_directory import RunDirectory
+
+RECIPE = "smollm2/sft_lora"
+# What a healthy run reaches with any source of the base; the quickstart fails below it.
+MIN_SCHEMA_VALID = 0.90
+MAX_FORGETTING_NATS = 0.15
+
+
+@dataclass(frozen=True)
+class QuickstartResult:
+    """Where things are and what was reached; `evaluation` is evaluation.json, `seconds` by stage."""
+
+    run: RunDirectory
+    base_source: str
+    evaluation: dict[str, Any]
+    merge: Any
+    seconds: dict[str, float]
+
+
+def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
+    """Train, verify, evaluate and merge SmolLM2-135M-Instruct on orders → JSON.
+
+    Args:
+        output_dir: The run directory to make.
+        keys: Recipe keys laid over the shipped recipe.
+
+    Raises:
+        UserError: no source has the model, or the output exists.
+        CheckFailed: a stage failed or the result is below the thresholds above.
+    """
+    clock = _Clock()
+    from hf_recipes.models.smollm2 import find_smollm2
+
+    base = find_smollm2()
+    logger.info("[1/4] Base model: SmolLM2-135M-Instruct from %s", base.source)
+    clock.lap("base")
+    _train(output_dir, keys)
+    run = RunDirectory(output_dir)
+    clock.lap("train")
+
+    from hf_recipes.data.evaluation_rows import tokenise_general_rows
+    from hf_recipes.evaluation.run import evaluate_run
+
+    logger.info("[3/4] Evaluating base and tuned on held-out orders and general text")
+    evaluation = evaluate_run(run, tokenise_general_rows)
+    clock.lap("evaluate")
+
+    from hf_recipes.export.merge import merge_adapter
+
+    logger.info("[4/4] Merging into bf16, and comparing the merged model with the adapter")
+    merged = merge_adapter(run.adapter, output=run.merged("bf16"), dtype="bf16", proof="logits")
+    clock.lap("merge")
+    _write_report(run)
+    return QuickstartResult(run, base.source, evaluation, merged, clock.laps)
+
+
+def _train(output_dir: Path, keys: list[str]) -> None:
+    from hf_recipes.recipe.shipped import find_recipe
+    from hf_recipes.training.launch import launch
+
+    arguments = ["--config", str(find_recipe(RECIPE)), *keys, "--output_dir", str(output_dir)]
+    logger.info("[2/4] accelerate launch -m hf_recipes.sft %s", " ".join(arguments))
+    code = launch("hf_recipes.sft", arguments, output_dir)
+    if code != 0:
+        raise CheckFailed(f"the training did not finish (code {code}): see {output_dir / 'status.json'}")
+
+
+def _write_report(run: RunDirectory) -> None:
+    from hf_recipes.report.page import write_report
+
+    write_report(run)
+
+
+def check_thresholds(evaluation: dict[str, Any]) -> None:
+    """Raise `CheckFailed` when the tuned model is below what a healthy quickstart reaches."""
+    valid = evaluation["tuned"]["domain"]["fits_schema"]
+    forgot = evaluation["change"]["forgetting"]
+    if valid < MIN_SCHEMA_VALID:
+        raise CheckFailed(
+            f"only {valid:.0%} of the tuned model's answers fit the schema, at least {MIN_SCHEMA_VALID:.0%} was expected"
+        )
+    if forgot >= MAX_FORGETTING_NATS:
+        raise CheckFailed(
+            f"the loss on general text rose by {forgot:.3f} nats, less than {MAX_FORGETTING_NATS} was expected"
+        )
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now

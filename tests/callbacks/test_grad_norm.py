@@ -1,0 +1,97 @@
+"""`GradNormWatch` sees the norm before clipping and alarms once."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+from watch_helpers import NAN_LOSS, VOCABULARY, PoisonModel, logged, make_trainer, rows
+
+from hf_recipes.callbacks.grad_norm import GradNormWatch
+from hf_recipes.callbacks.non_finite import NonFiniteGuard
+from hf_recipes.core.events import read_events
+
+SPIKE = 19  # a token that multiplies the loss, and with it the gradient
+
+
+class Spiky(PoisonModel):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, input_ids, labels):
+        out = super().forward(input_ids, labels)
+        return {**out, "loss": out["loss"] * (self.factor if (input_ids == SPIKE).any() else 1.0)}
+
+
+def spiky_rows(count, spikes):
+    data = rows(count)
+    for each in data:
+        each["input_ids"] %= SPIKE
+    for row in spikes:
+        data[row]["input_ids"][0] = SPIKE
+    return data
+
+
+def alarms(path):
+    return [event for event in read_events(path) if event["kind"] == "alarm"]
+
+
+def run(tmp_path, factor, spikes):
+    watch = GradNormWatch(warmup=4)
+    trainer = make_trainer(
+        tmp_path, [watch], spiky_rows(12, spikes), Spiky(factor), max_steps=12, max_grad_norm=0.1, optim="sgd"
+    )
+    trainer.train()
+    return watch, trainer
+
+
+def test_a_spike_is_told_with_the_norm_before_clipping(tmp_path):
+    watch, trainer = run(tmp_path, 1e4, [8])
+    (alarm,) = alarms(tmp_path)
+    assert (alarm["detector"], alarm["verdict"], alarm["step"]) == ("grad_norm", "exploding", 9)
+    assert alarm["grad_norm"] == pytest.approx(logged(trainer, "grad_norm")[8])
+    assert alarm["grad_norm"] > alarm["high"] > alarm["median"]
+    assert "halve learning_rate (0.01 → 0.005)" in alarm["message"]
+    assert "max_grad_norm (0.1 → 0.05)" in alarm["message"]
+    assert len(watch.detector.values) == 11
+    (note,) = [event for event in read_events(tmp_path) if event["kind"] == "note"]
+    assert note["counts"] == {"warming_up": 4, "healthy": 7, "exploding": 1}
+    assert "0.5 to 2" in note["message"]
+
+
+def test_a_vanishing_gradient_is_told(tmp_path):
+    run(tmp_path, 1e-9, [8, 9])
+    (alarm,) = alarms(tmp_path)  # two steps in a row, one alarm
+    assert (alarm["verdict"], alarm["step"]) == ("vanishing", 9)
+    assert "masked" in alarm["message"]
+
+
+@pytest.mark.parametrize("factor", [0.0, float("nan")])
+def test_zero_and_nan_while_warming_up_are_told(factor, tmp_path):
+    run(tmp_path, factor, [1])
+    first = alarms(tmp_path)[0]
+    assert (first["verdict"], first["step"]) == ("vanishing" if factor == 0 else "not_finite", 2)
+
+
+def test_the_guards_alarm_is_not_said_twice(tmp_path):
+    data = rows(4, {2: NAN_LOSS})
+    make_trainer(tmp_path, [GradNormWatch(), NonFiniteGuard()], data).train()
+    assert [alarm["detector"] for alarm in alarms(tmp_path)] == ["non_finite"]
+
+
+def test_the_norm_is_measured_once_a_step_for_all_watchers(tmp_path, monkeypatch):
+    from hf_recipes.callbacks import gradients
+
+    calls = []
+    real = gradients.get_total_norm
+    monkeypatch.setattr(gradients, "get_total_norm", lambda grads: calls.append(1) or real(grads))
+    make_trainer(tmp_path, [GradNormWatch(), NonFiniteGuard()]).train()
+    assert len(calls) == 4
+
+
+def test_a_frozen_part_does_not_count(tmp_path):
+    model = PoisonModel()
+    model.embedding = nn.Embedding(VOCABULARY, 16).requires_grad_(False)
+    trainer = make_trainer(tmp_path, [watch := GradNormWatch()], model=model)
+    trainer.train()
+    assert list(watch.detector.values) == pytest.approx(logged(trainer, "grad_norm"))

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.models.build import build_lora_model, build_model, build_qlora_model
+from hf_recipes.models.lora import count_parameters
+from hf_recipes.models.source import find_model
+from hf_recipes.models.tokenizer import load_tokenizer
+
+# q_proj: 32 → 32, v_proj: 32 → 16 (two key-value heads of four), two layers: r · (32+32 + 32+16) · 2.
+LORA_PARAMETERS_PER_RANK = (32 + 32 + 32 + 16) * 2
+
+
+def batch(tokenizer):
+    ids = tokenizer("Please send 12 blue pens to Anna.", return_tensors="pt").input_ids
+    return {"input_ids": ids, "labels": ids}
+
+
+def test_lora_trains_exactly_its_matrices(tiny_model_dir):
+    model, tokenizer = build_lora_model(str(tiny_model_dir), r=4)
+    trainable, total = count_parameters(model)
+    assert trainable == 4 * LORA_PARAMETERS_PER_RANK
+    assert total == trainable + sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
+    model(**batch(tokenizer)).loss.backward()
+    assert all((p.grad is not None) == ("lora_" in name) for name, p in model.named_parameters())
+
+
+def test_qlora_is_nf4_doubly_quantised_with_bf16_compute_and_trains_on_this_machine(tiny_model_dir):
+    model, tokenizer = build_qlora_model(str(tiny_model_dir), r=4, alpha=8)
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    state = layer.base_layer.weight.quant_state
+    assert (state.quant_type, state.nested) == ("nf4", True)
+    assert layer.base_layer.compute_dtype == torch.bfloat16
+    assert layer.scaling["default"] == 2.0
+    assert model.get_input_embeddings().weight.dtype == torch.bfloat16  # not cast up to fp32
+    assert count_parameters(model)[0] == 4 * LORA_PARAMETERS_PER_RANK
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses = []
+    for _ in range(12):
+        loss = model(**batch(tokenizer)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.2
+
+
+def test_t4_quantised_parameters_are_counted_as_what_they_stand_for(tiny_model_dir):
+    full, _ = build_model(str(tiny_model_dir))
+    quantised, _ = build_qlora_model(str(tiny_model_dir), r=4)
+    assert count_parameters(quantised)[1] - count_parameters(quantised)[0] == count_parameters(full)[1]
+
+
+def test_full_model_is_fp32_and_trainable(tiny_model_dir):
+    model, _ = build_model(str(tiny_model_dir))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16"])
+def test_t1_dtype_aliases(tiny_model_dir, dtype):
+    model, _ = build_model(str(tiny_model_dir), dtype=dtype)
+    assert model.dtype == torch.bfloat16
+    quantised, _ = build_qlora_model(str(tiny_model_dir), compute_dtype=dtype)
+    assert quantised.base_model.model.model.layers[0].self_attn.q_proj.base_layer.compute_dtype == torch.bfloat16
+
+
+def test_t7_a_target_that_matches_nothing_is_named_even_among_others(tiny_model_dir):
+    with pytest.raises(UserError) as error:
+        build_lora_model(str(tiny_model_dir), target_modules=["q_proj", "v_prj"])
+    assert "'v_prj' is no module of LlamaForCausalLM (did you mean 'v_proj'?)" in str(error.value)
+
+
+def test_all_linear_leaves_the_head_out(tiny_model_dir):
+    model, _ = build_lora_model(str(tiny_model_dir), target_modules="all-linear")
+    names = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("./nowhere", "'./nowhere' is not a model directory"),
+        ("/no/such/model", "is not a model directory"),
+        ("nobody/no-such-model-here", "check the name, go online, or give the path"),
+    ],
+)
+def test_u3_an_absent_model_is_one_sentence_and_paths_are_told_from_names(name, sentence):
+    with pytest.raises(UserError) as error:
+        build_model(name)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_adapter_is_not_a_base_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds an adapter, not a base model"):
+        find_model(str(tmp_path))
+
+
+def test_a_tokenizer_larger_than_the_embedding_is_refused(tiny_model_dir, tmp_path):
+    import shutil
+
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_model_dir, copy)
+    tokenizer = load_tokenizer(str(copy))
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(UserError, match=r"has \d+ tokens, the model.s embedding only \d+ rows"):
+        build_model(str(copy))
+
+
+def test_a_chat_template_can_be_given_as_a_file(tiny_model_dir, tmp_path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages[0]['content'] }}")
+    assert load_tokenizer(str(tiny_model_dir), chat_template_path=str(template)).chat_template == template.read_text()
+    with pytest.raises(UserError, match="is not a file"):
+        load_tokenizer(str(tiny_model_dir), chat_template_path=str(tmp_path / "none.jinja"))
+
+
+def test_the_identity_of_a_local_base_holds_its_hashes(tiny_model_dir):
+    identity = find_model(str(tiny_model_dir)).identity()
+    assert set(identity["weights_sha256"]) == {"model.safetensors"}
+    assert len(identity["weights_sha256"]["model.safetensors"]) == 64

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from conftest import make_tiny_llama
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+from hf_recipes.data.collate import SupervisedCollator
+from hf_recipes.models.lora import LoraSettings, attach_lora
+from hf_recipes.training.trainer import SupervisedTrainer
+
+ROWS = 12
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Rows of unequal length whose first third is not trained."""
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for index in range(ROWS):
+        ids = torch.randint(3, 440, (6 + 2 * index,), generator=generator).tolist()
+        data.append({"input_ids": ids, "labels": [-100] * (len(ids) // 3) + ids[len(ids) // 3 :]})
+    return Dataset.from_list(data)
+
+
+def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3):
+    args = SFTConfig(
+        output_dir=str(tmp_path),
+        max_steps=steps,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=1e-2,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        seed=0,
+    )
+    collator = SupervisedCollator(pad_token_id=2, return_attention_mask=trainer_class is SFTTrainer)
+    trainer = trainer_class(
+        model=model, args=args, data_collator=collator, train_dataset=rows, processing_class=tokenizer
+    )
+    trainer.train()
+    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "loss" in log]
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_losses_and_gradient_norms_equal_trls_over_training(method, rows, tokenizer, tmp_path):
+    model = make_tiny_llama(len(tokenizer))
+    if method == "lora":
+        model = attach_lora(model, LoraSettings(r=4, alpha=8, dropout=0.0))
+    ours = losses(SupervisedTrainer, copy.deepcopy(model), rows, tokenizer, tmp_path / "ours")
+    theirs = losses(SFTTrainer, model, rows, tokenizer, tmp_path / "theirs")
+    difference = (torch.tensor(ours) - torch.tensor(theirs)).abs()
+    assert difference.max() < 1e-4, difference
+    assert difference.mean() < 2e-5, difference
+
+
+def test_d17_the_same_global_batch_by_another_accumulation_gives_the_same_losses(rows, tokenizer, tmp_path):
+    model = make_tiny_llama(len(tokenizer))
+    runs = [
+        losses(
+            SupervisedTrainer,
+            copy.deepcopy(model),
+            rows,
+            tokenizer,
+            tmp_path / str(batch),
+            batch=batch,
+            accumulation=4 // batch,
+        )
+        for batch in (1, 2, 4)
+    ]
+    spread = torch.tensor(runs).amax(0) - torch.tensor(runs).amin(0)
+    assert spread.max() < 1e-3, spread
+
+
+def test_a_model_that_caps_its_logits_takes_trls_own_loss(rows, tokenizer, tmp_path):
+    """Gemma-2's soft cap comes between head and loss; passing hidden states through it would be wrong."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        final_logit_softcapping=5.0,
+    )
+    model = Gemma2ForCausalLM(config)
+    args = SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=None)
+    args.dataset_kwargs = {"skip_prepare_dataset": True}
+    trainer = SupervisedTrainer(
+        model=model,
+        args=args,
+        train_dataset=rows,
+        data_collator=SupervisedCollator(pad_token_id=2, return_attention_mask=True),
+        processing_class=tokenizer,
+    )
+    batch = trainer.data_collator([rows[0], rows[1]])
+    loss = trainer.compute_loss(trainer.model, dict(batch))
+    expected = model(**batch).loss
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
