@@ -10,25 +10,68 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_EXPORTS: dict[str, str] = {
-    "UserError": "hf_recipes.core.errors",
-    "CheckFailed": "hf_recipes.core.errors",
-}
+if TYPE_CHECKING:
+    from hf_recipes.callbacks.build import build_watchers as build_watchers
+    from hf_recipes.callbacks.event_log import EventLogCallback as EventLogCallback
+    from hf_recipes.callbacks.grad_norm import GradNormWatch as GradNormWatch
+    from hf_recipes.callbacks.non_finite import NonFiniteGuard as NonFiniteGuard
+    from hf_recipes.callbacks.overfit import OverfitWatch as OverfitWatch
+    from hf_recipes.callbacks.trainable import TrainableGuard as TrainableGuard
+    from hf_recipes.checkpoints.choose import last_good_checkpoint as last_good_checkpoint
+    from hf_recipes.checkpoints.keeper import CheckpointKeeper as CheckpointKeeper
+    from hf_recipes.checkpoints.verify import verify_checkpoint as verify_checkpoint
+    from hf_recipes.core.errors import CheckFailed as CheckFailed
+    from hf_recipes.core.errors import UserError as UserError
+    from hf_recipes.data.collate import SupervisedCollator as SupervisedCollator
+    from hf_recipes.data.mixture import mix_datasets as mix_datasets
+    from hf_recipes.data.prepare import prepare_data as prepare_data
+    from hf_recipes.evaluation.run import evaluate_run as evaluate_run
+    from hf_recipes.export.merge import merge_adapter as merge_adapter
+    from hf_recipes.models.build import build_lora_model as build_lora_model
+    from hf_recipes.models.build import build_model as build_model
+    from hf_recipes.models.build import build_qlora_model as build_qlora_model
+    from hf_recipes.models.tokenizer import load_tokenizer as load_tokenizer
+    from hf_recipes.recipe.resolve import load_recipe as load_recipe
+    from hf_recipes.report.page import write_report as write_report
+    from hf_recipes.training.run import train as train
+    from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+# Public name → the module that defines it; a test holds this against the imports above.
+_EXPORTS: dict[str, str] = {
+    "CheckFailed": "core.errors",
+    "CheckpointKeeper": "checkpoints.keeper",
+    "EventLogCallback": "callbacks.event_log",
+    "GradNormWatch": "callbacks.grad_norm",
+    "NonFiniteGuard": "callbacks.non_finite",
+    "OverfitWatch": "callbacks.overfit",
+    "SupervisedCollator": "data.collate",
+    "SupervisedTrainer": "training.trainer",
+    "TrainableGuard": "callbacks.trainable",
+    "UserError": "core.errors",
+    "build_lora_model": "models.build",
+    "build_model": "models.build",
+    "build_qlora_model": "models.build",
+    "build_watchers": "callbacks.build",
+    "evaluate_run": "evaluation.run",
+    "last_good_checkpoint": "checkpoints.choose",
+    "load_recipe": "recipe.resolve",
+    "load_tokenizer": "models.tokenizer",
+    "merge_adapter": "export.merge",
+    "mix_datasets": "data.mixture",
+    "prepare_data": "data.prepare",
+    "train": "training.run",
+    "verify_checkpoint": "checkpoints.verify",
+    "write_report": "report.page",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'hf_recipes' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    value = getattr(importlib.import_module(f"hf_recipes.{_EXPORTS[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
-if TYPE_CHECKING:
-    from hf_recipes.core.errors import CheckFailed, UserError
+    return sorted([*_EXPORTS, "__version__"])

@@ -10,6 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from tiny_models import make_tiny_llama
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -56,31 +57,6 @@ def tokenizer():
     )
     fast.chat_template = CHATML
     return fast
-
-
-def make_tiny_llama(vocab_size: int = 512, *, tied: bool = True, seed: int = 0, **overrides):
-    """A random two-layer Llama (about 50 k parameters) in float32, grouped-query attention included."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        **{
-            "vocab_size": vocab_size,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 256,
-            "tie_word_embeddings": tied,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-            "pad_token_id": 2,
-            **overrides,
-        }
-    )
-    return LlamaForCausalLM(config)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ _PREFIX = "base_model.model."
 def is_half(tensor: str, half: str) -> bool:
     """Whether `tensor` is a LoRA matrix of the given half, ``A`` or ``B``."""
     match = _HALF.match(tensor)
-    return bool(match) and match["half"] == half and not (match["rest"] or "").endswith(".bias")
+    return match is not None and match["half"] == half and not (match["rest"] or "").endswith(".bias")
 
 
 def check_adapter(folder: Path, prefix: str, inside: Mapping[str, FileScan], findings: Findings) -> None:

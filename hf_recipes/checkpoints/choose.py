@@ -110,7 +110,10 @@ def _why_not(checkpoint: Path) -> tuple[str | None, bool]:
             return f"without {some(absent)} it cannot be continued", False
         mark = read_verified(checkpoint)
         if mark and not mark["ok"]:
-            return f"it did not verify when it was written ({_first(mark.get('problems') or ['no reason kept'])})", False
+            return (
+                f"it did not verify when it was written ({_first(mark.get('problems') or ['no reason kept'])})",
+                False,
+            )
         report = verify_checkpoint(checkpoint, "content")
     except (UserError, OSError) as error:
         return str(error).rstrip("."), False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+# How deep to look: headers and indices; every byte; loaded once more.
+LEVELS = ("structure", "content", "reload")
+
 
 @dataclass(frozen=True)
 class Problem:

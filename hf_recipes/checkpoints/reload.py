@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -114,7 +114,7 @@ def live_tensors(model: nn.Module, stored: set[str]) -> LiveTensors | None:
         }
         return LiveTensors(expected, state)
     if getattr(model, "_hf_peft_config_loaded", False):  # `model.add_adapter`, PEFT inside transformers
-        adapter = model.get_adapter_state_dict(state_dict=state)
+        adapter = cast(Any, model).get_adapter_state_dict(state_dict=state)
         return LiveTensors({".": {f"base_model.model.{name}": tensor for name, tensor in adapter.items()}}, {})
     for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(name, None)

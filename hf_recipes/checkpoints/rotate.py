@@ -1,33 +1,56 @@
-"""Removes old checkpoints by step. Only verified ones count, so a limit never leaves a run with none that is good."""
+"""Removes old checkpoints by step. Only good ones count, so a limit never leaves a run with none to go back to."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from hf_recipes.checkpoints.manifest import read_manifest_exists, read_verified
+from hf_recipes.checkpoints.manifest import read_verified
+from hf_recipes.checkpoints.scan import MANIFEST_NAME
 from hf_recipes.core.run_directory import checkpoint_step, list_checkpoints
 
 
-def choose_removals(counts: Mapping[int, bool], limit: int, current: int, best: int | None = None) -> list[int]:
-    """Steps to remove, ascending.
+def choose_removals(good: Mapping[int, bool], limit: int, current: int, best: int | None = None) -> list[int]:
+    """Steps to remove, ascending. Nothing is removed before `limit` good ones are there.
 
     Args:
-        counts: step → whether the checkpoint is verified and so counts towards `limit`.
-        limit: how many verified checkpoints to keep; `current` and `best` are among them, and kept even beyond it.
-        current: the one just verified. Newer ones (left by an earlier attempt) are not touched.
+        good: step → whether that checkpoint counts towards `limit`.
+        limit: how many good ones to keep; `current` and `best` are among them, and kept even beyond it.
+        current: the one just written and found good. Newer ones, left by an earlier attempt, are not touched.
         best: step of the best checkpoint so far.
     """
-    keep = {current} | ({best} if best is not None else set())
-    for step in sorted((step for step, verified in counts.items() if verified), reverse=True):
-        if len(keep) >= limit:
-            break
-        keep.add(step)
-    oldest_counted = min((step for step in keep if counts.get(step)), default=current)
-    enough = len(keep) >= limit
-    return sorted(
-        step
-        for step, verified in counts.items()
-        if step < current and step not in keep and (verified or enough or step < oldest_counted)
-    )
+    keep = {current} if best is None else {current, best}
+    for step in sorted((step for step in good if good[step]), reverse=True):
+        if len(keep) < limit:
+            keep.add(step)
+    if len(keep) < limit:
+        return []
+    return sorted(step for step in good if step < current and step not in keep)
+
+
+def rotate_checkpoints(
+    output_dir: Path, limit: int, current: int, best_checkpoint: str | None, *, verified_only: bool
+) -> list[Path]:
+    """Remove what `choose_removals` says from `output_dir`; returns what was removed.
+
+    Args:
+        verified_only: count only checkpoints with a good ``verified.json``; else a manifest is enough (for runs that
+            do not verify).
+    """
+    checkpoints = {checkpoint_step(path): path for path in list_checkpoints(output_dir)}
+    good = {step: _is_good(path, verified_only) for step, path in checkpoints.items()}
+    best = checkpoint_step(Path(best_checkpoint)) if best_checkpoint else None
+    removed = [checkpoints[step] for step in choose_removals(good, limit, current, best)]
+    for checkpoint in removed:
+        # First, so that a kill in the middle leaves nothing that looks as if it could be resumed.
+        (checkpoint / "trainer_state.json").unlink(missing_ok=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return removed
+
+
+def _is_good(checkpoint: Path, verified_only: bool) -> bool:
+    mark = read_verified(checkpoint)
+    if mark or verified_only:
+        return bool(mark and mark["ok"])
+    return (checkpoint / MANIFEST_NAME).is_file()

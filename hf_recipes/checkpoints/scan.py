@@ -11,15 +11,16 @@ import zipfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from hf_recipes.checkpoints.magnitude import abs_max
 from hf_recipes.core.files import sha256_of_file
-from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header, torch_dtype
+from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 
 MANIFEST_NAME = "manifest.json"
 VERIFIED_NAME = "verified.json"
 
-_CHUNK_BYTES = 8 * 1024 * 1024  # a multiple of every element size; small enough to stay in the cache while it is used
+_CHUNK_BYTES = 2 * 1024 * 1024  # a multiple of every element size; small enough to stay in the cache while it is used
 _STAGED = re.compile(r"^\..*\.tmp$")
 _CHECKPOINT = re.compile(r"^checkpoint-\d+$")
 _TORCH_FILE = re.compile(r"\.(pt|pth)$|^(pytorch_model|adapter_model|optimizer|training_args).*\.bin$")
@@ -126,7 +127,7 @@ class _Reader:
         self.hashing: Future[None] | None = None
 
     def __enter__(self) -> _Reader:
-        self.file: IO[bytes] = open(self.path, "rb", buffering=0)  # noqa: SIM115 - closed in __exit__
+        self.file: IO[bytes] = open(self.path, "rb", buffering=0)
         self.pool = ThreadPoolExecutor(1)
         return self
 
@@ -146,7 +147,7 @@ class _Reader:
         while left:
             chunk = self._next(min(left, _CHUNK_BYTES))
             left -= len(chunk)
-            value = _abs_max(chunk, entry.dtype)
+            value = abs_max(chunk, entry.dtype)
             # NaN stays: no comparison with it is true.
             largest = value if largest is None or value > largest or math.isnan(value) else largest
             if math.isnan(largest):
@@ -177,20 +178,3 @@ class _Reader:
         if self.hashing:
             self.hashing.result()
             self.hashing = None
-
-
-def _abs_max(chunk: memoryview, dtype: str) -> float:
-    """`abs().max()` of whole elements: it propagates NaN and Inf, and is far faster than `isfinite().all()`."""
-    import torch
-
-    tensor: Any = torch.frombuffer(chunk, dtype=torch_dtype(dtype))
-    if dtype.startswith("F8"):
-        # Sign and magnitude: without the sign bit, the order of the bytes is that of the values, NaN the largest.
-        largest = (tensor.view(torch.uint8) & 0x7F).max().reshape(1)
-        return float(largest.view(tensor.dtype).float())
-    if tensor.is_floating_point():
-        return float(tensor.abs().max())
-    if dtype in ("U16", "U32", "U64"):
-        tensor = tensor.to(torch.float64)
-    low, high = torch.aminmax(tensor)
-    return max(-float(low), float(high))

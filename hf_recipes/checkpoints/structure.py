@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint fit together: index and shards, adapter and its configuration. No values are read."""
+"""Whether the files of a checkpoint fit together: index and shards, adapter and configuration. No values are read."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def _folder(name: str) -> str:
     return str(PurePosixPath(name).parent)
 
 
-def _check_shards(
-    directory: Path, prefix: str, stem: str, inside: Mapping[str, FileScan], findings: Findings
-) -> None:
+def _check_shards(directory: Path, prefix: str, stem: str, inside: Mapping[str, FileScan], findings: Findings) -> None:
     index_name = f"{stem}.safetensors.index.json"
     shards = {name for name in inside if (match := _SHARD.match(name)) and match.group(1) == stem}
     if index_name not in inside:

@@ -10,14 +10,13 @@ from typing import Any
 
 from hf_recipes.checkpoints.adapter import check_against_base
 from hf_recipes.checkpoints.content import check_manifest, check_values
-from hf_recipes.checkpoints.findings import Findings, Problem
+from hf_recipes.checkpoints.findings import LEVELS, Findings, Problem
 from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_manifest
 from hf_recipes.checkpoints.scan import MANIFEST_NAME, FileScan, scan_directory
 from hf_recipes.checkpoints.structure import check_structure, has_weights
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.run_directory import list_checkpoints
 
-LEVELS = ("structure", "content", "reload")
 _SIGNS = (MANIFEST_NAME, "config.json", "adapter_config.json", "trainer_state.json")
 
 
@@ -46,11 +45,9 @@ class VerifyReport:
         return {**asdict(self), "directory": str(self.directory), "ok": self.ok}
 
 
-def verify_checkpoint(
-    directory: str | Path, level: str = "content", base: str | Path | None = None
-) -> VerifyReport:
+def verify_checkpoint(directory: str | Path, level: str = "content", base: str | Path | None = None) -> VerifyReport:
     """Verify any directory of safetensors weights: a Trainer's checkpoint, an adapter, a model; with or without a
-    manifest of ours. Memory is bounded by two buffers of 8 MiB (and at "reload" by one tensor); nothing is unpickled.
+    manifest of ours. Memory is bounded by two buffers of 2 MiB (and at "reload" by one tensor); nothing is unpickled.
 
     Args:
         directory: the checkpoint.
@@ -81,9 +78,7 @@ def verify_checkpoint(
     return make_report(directory, level, scans, findings, manifest is not None, begin)
 
 
-def judge(
-    directory: Path, scans: Mapping[str, FileScan], manifest: Manifest | None, findings: Findings
-) -> None:
+def judge(directory: Path, scans: Mapping[str, FileScan], manifest: Manifest | None, findings: Findings) -> None:
     """Draw the conclusions from a scan; what was not scanned (values, hashes) is not judged."""
     check_structure(directory, scans, findings)
     if manifest:

@@ -13,7 +13,7 @@ from hf_recipes.core.run_directory import find_run
 if TYPE_CHECKING:
     from hf_recipes.evaluation.general import TokenisedRow
 
-_MAX_GENERAL_TOKENS = 2048  # longer general rows are cut: their loss would cost more than it tells
+_MAX_GENERAL_TOKENS = 2048  # longer general rows are dropped and counted: their loss costs more than it tells
 
 HELP = "compare base and tuned model on the held-out rows, format and general text of the recipe's 'evaluation'"
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tokenise_general_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:
-    """Rows of any known format as the training sees them, with what it drops told: answers only, end of turn included."""
+    """Rows of any known format, masked as in training: answers with their end of turn. What is dropped is told."""
     from hf_recipes.data.prepare import prepare_data
 
     sources = [{"path": str(path)}]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.recipe.key_table import KeySpec, load_key_table
 from hf_recipes.recipe.validate import REFUSED_KEYS
+
+# (datasets, bad_rows) → raises UserError: a quick look at the data before ranks are started.
+CheckData = Callable[[list[dict[str, Any]], str], None]
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +42,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}…"
 
 
-def launch_recipe(module: str, options: argparse.Namespace) -> int:
+def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckData) -> int:
     """Check recipe, data and output directory in this process, then start the ranks and return the run's code.
 
     Raises:
@@ -59,7 +63,7 @@ def launch_recipe(module: str, options: argparse.Namespace) -> int:
     keys = list(options.recipe_keys)
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
-    _check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     output = choose_output(recipe)
     if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
         raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
@@ -69,12 +73,6 @@ def launch_recipe(module: str, options: argparse.Namespace) -> int:
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks)]
     return launch(module, fixed, Path(output), num_processes=ranks, config_file=options.config_file)
-
-
-def _check_data(datasets: list[dict[str, Any]], bad_rows: str) -> None:
-    from hf_recipes.data.check import check_sources
-
-    check_sources(datasets, bad_rows)
 
 
 def _without(keys: list[str], name: str) -> list[str]:

@@ -21,4 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Validate, launch, return the exit code of the run."""
-    return launch_recipe("hf_recipes.sft", options)
+    from hf_recipes.data.check import check_sources
+
+    return launch_recipe("hf_recipes.sft", options, check_sources)

@@ -30,6 +30,7 @@ FIELDS = (
     "prompt",
     "completion",
     "text",
+    "label",
 )
 
 

@@ -189,8 +189,8 @@ class ChatTemplate:
         when there is none); where it ignores function calls, the turn's text is the call as JSON. Both are told once.
         """
         messages, tools, trained = example.messages, example.tools, example.trained
-        for role in sorted({message["role"] for message in messages} & self.hidden_roles):
-            raise BadRow(f"the chat template leaves out {role} turns")
+        if hidden := {message["role"] for message in messages} & self.hidden_roles:
+            raise BadRow(f"the chat template leaves out {' and '.join(sorted(hidden))} turns")
         if not self.shows_tool_calls and any(message.get("tool_calls") for message in messages):
             self._tell("The chat template does not show function calls: they are written as JSON in the turn's text.")
             messages = [_call_as_text(message) for message in messages]

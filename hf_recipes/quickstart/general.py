@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_ANSWER_TOKENS = 48
-_BATCH_ROWS = 16
+_BATCH_ROWS = 64
 _UP_TO_LAST_SENTENCE = re.compile(r"^.*[.!?](?=\s|$)(?<!\d\.)", re.DOTALL)
 
 TRAINING_PROMPTS = (

@@ -9,7 +9,7 @@ _FOR_ALL: dict[str, Any] = {
     "warmup_steps": 0.03,  # below 1: a share of all steps
     "lr_scheduler_type": "cosine_with_min_lr",
     "lr_scheduler_kwargs": {"min_lr_rate": 0.1},  # ends at a tenth of the peak
-    "gradient_checkpointing": False,  # costs about a quarter of the speed: on only where memory needs it
+    "activation_checkpointing": False,  # costs about a quarter of the speed: on only where memory needs it
     "assistant_only_loss": True,
     "eval_strategy": "steps",
     "eval_steps": 0.1,  # every tenth of the run

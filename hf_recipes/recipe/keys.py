@@ -56,6 +56,10 @@ class RecipeArguments:
             "max_new_tokens, samples, batch_size}."
         },
     )
+    max_label_share: float = field(
+        default=0.99,
+        metadata={"help": "Classification: a label that holds more of the training rows than this fails the check."},
+    )
     num_processes: int | None = field(
         default=None, metadata={"help": "Number of ranks that must be there; a different world size stops the run."}
     )

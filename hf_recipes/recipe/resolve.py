@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     from hf_recipes.recipe.keys import RecipeArguments
 
+# Both spellings are understood; transformers 6 drops the left ones.
+_RENAMED_KEYS = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
 _EVALUATION_FILES = ("domain", "schema", "general")
 
 
@@ -66,6 +71,9 @@ def load_recipe(config: str, arguments: Sequence[str] = ()) -> Recipe:
 
 def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) -> Recipe:
     checked = check_keys(values, load_key_table(), where)
+    for old, new in _RENAMED_KEYS.items():
+        if old in checked:
+            checked[new] = checked.pop(old)
     merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
     if "lr_scheduler_type" in checked and "lr_scheduler_kwargs" not in checked:
         merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only

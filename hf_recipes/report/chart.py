@@ -37,10 +37,11 @@ class _Axes:
         return LEFT + (step - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        low, high, value = (
-            (math.log10(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
-        )
-        return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        if self.log:
+            part = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
 
 
 def line_chart(panel: Panel, alarms: Sequence[Alarm] = ()) -> str:
@@ -85,6 +86,7 @@ def _grid(axes: _Axes) -> list[str]:
         if step == int(step) and step >= 0:
             x = f"{axes.x(step):.1f}"
             parts.append(f'<text class="tick" x="{x}" y="{bottom + 18}" text-anchor="middle">{int(step)}</text>')
+    parts.append(f'<text class="tick" x="{LEFT - 6}" y="{bottom + 18}" text-anchor="end">step</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
     return parts
 

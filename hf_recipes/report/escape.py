@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-# Not allowed in HTML, or not encodable as UTF-8: control characters but tab and line feed, lone surrogates, noncharacters.
+# Not allowed in HTML or not encodable as UTF-8: controls but tab and line feed, lone surrogates, noncharacters.
 _FORBIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 

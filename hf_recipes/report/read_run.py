@@ -73,7 +73,7 @@ def read_run(run: RunDirectory) -> RunRecord:
 
 
 def _saved(run: RunDirectory) -> list[Saved]:
-    places = [(path, checkpoint_step(path)) for path in run.checkpoints()]
+    places: list[tuple[Path, int | None]] = [(path, checkpoint_step(path)) for path in run.checkpoints()]
     places += [(run.path / name, None) for name in RESULT_NAMES if (run.path / name).is_dir()]
     return [
         Saved(path.name, step, (path / "manifest.json").is_file(), (path / "verified.json").is_file())

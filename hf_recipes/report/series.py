@@ -86,19 +86,31 @@ def series(events: Iterable[Event], kind: str, name: str) -> Series:
 def throughput(events: Sequence[Event]) -> Series:
     """Tokens per second: as logged, else from the running token count and the times of two logs of one attempt.
 
-    The second form counts the time of evaluations and saves in between.
+    In the second form, stretches with an evaluation or a save in between are left out: that time is not training.
     """
     logged = series(events, "log", "tokens_per_second")
     if logged:
         return logged
     derived: list[Event] = []
-    logs = [event for event in events if event.get("kind") == "log" and as_number(event.get("num_tokens")) is not None]
-    for before, after in zip(logs, logs[1:], strict=False):
-        seconds = (as_number(after.get("time")) or 0.0) - (as_number(before.get("time")) or 0.0)
-        tokens = float(after["num_tokens"]) - float(before["num_tokens"])
-        if _attempt(before) == _attempt(after) and seconds > 0 and tokens > 0:
-            derived.append({"kind": "log", "step": after["step"], "tokens_per_second": tokens / seconds})
+    before: Event | None = None
+    for event in events:
+        if event.get("kind") in ("eval", "save", "begin"):
+            before = None
+        elif event.get("kind") == "log" and as_number(event.get("num_tokens")) is not None:
+            seconds = _difference(before, event, "time")
+            tokens = _difference(before, event, "num_tokens")
+            if seconds > 0 and tokens > 0:
+                derived.append({"kind": "log", "step": event["step"], "tokens_per_second": tokens / seconds})
+            before = event
     return series(derived, "log", "tokens_per_second")
+
+
+def _difference(before: Event | None, after: Event, name: str) -> float:
+    """After minus before; 0 where there is no earlier value of the same attempt."""
+    if before is None or _attempt(before) != _attempt(after):
+        return 0.0
+    earlier, later = as_number(before.get(name)), as_number(after.get(name))
+    return later - earlier if earlier is not None and later is not None else 0.0
 
 
 def alarms(events: Iterable[Event]) -> list[Alarm]:
@@ -122,7 +134,7 @@ def as_number(value: Any) -> float | None:
 
 def _attempt(event: Event) -> int:
     attempt = event.get("attempt")
-    return attempt if _is_step(attempt) else 1
+    return attempt if isinstance(attempt, int) else 1
 
 
 def _is_step(value: Any) -> bool:

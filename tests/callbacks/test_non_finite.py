@@ -38,7 +38,7 @@ def alarms(path):
     return [event for event in read_events(path) if event["kind"] == "alarm"]
 
 
-def test_t05_without_the_guard_the_weights_become_nan_and_the_log_looks_fine(tmp_path):
+def test_t5_without_the_guard_the_weights_become_nan_and_the_log_looks_fine(tmp_path):
     trainer = make_trainer(tmp_path, [], rows(8, {1: NAN_LOSS}))
     result = trainer.train()
     assert weights(trainer.model).isnan().any()
@@ -48,7 +48,7 @@ def test_t05_without_the_guard_the_weights_become_nan_and_the_log_looks_fine(tmp
 
 @pytest.mark.parametrize("logging_steps", [1, 500])
 @pytest.mark.parametrize("fault", MARKERS)
-def test_t05_stops_before_the_update_whatever_logging_steps_is(fault, logging_steps, tmp_path):
+def test_t5_stops_before_the_update_whatever_logging_steps_is(fault, logging_steps, tmp_path):
     guard, weights_by_step = NonFiniteGuard(), WeightsByStep()
     # 3 micro-batches a step: row 4 is the second micro-batch of step 2.
     trainer = make_trainer(

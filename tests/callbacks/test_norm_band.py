@@ -30,7 +30,7 @@ def test_constant_norms_never_alarm(norm, count):
 
 @settings(deadline=None)
 @given(st.lists(NORMS, max_size=60), st.lists(st.tuples(st.integers(0, 60), BAD), max_size=10))
-def test_t06_bad_values_neither_enter_nor_blind_the_window(norms, bad):
+def test_t6_bad_values_neither_enter_nor_blind_the_window(norms, bad):
     mixed = list(norms)
     for place, value in bad:
         mixed.insert(place, value)
@@ -84,7 +84,7 @@ def test_a_value_out_of_the_band_is_named_once_and_kept_out(norm, kind):
     assert band.judge(1.0).kind == "healthy"
 
 
-def test_t06_a_spike_is_seen_right_after_a_nan():
+def test_t6_a_spike_is_seen_right_after_a_nan():
     band, _ = judge_all([1.0] * 32)
     assert band.judge(math.nan).kind == "not_finite"
     assert band.judge(50.0).kind == "exploding"

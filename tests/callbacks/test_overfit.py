@@ -40,7 +40,7 @@ def test_overfitting_is_told_once_and_stops_if_asked(stop, tmp_path):
     assert alarm["step"] < 60
 
 
-def test_t06_a_nan_evaluation_is_told_and_kept_out(tmp_path):
+def test_t6_a_nan_evaluation_is_told_and_kept_out(tmp_path):
     watch = OverfitWatch()
     # The Trainer filters NaN evaluations when any batch is finite, so the whole set is one batch.
     trainer = make_trainer(tmp_path, [watch], eval_strategy="steps", eval_steps=2)

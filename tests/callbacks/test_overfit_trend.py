@@ -62,7 +62,7 @@ def test_constant_evaluations_never_alarm(loss, pairs):
 
 @settings(deadline=None)
 @given(PAIRS)
-def test_t06_a_stale_value_is_not_counted_again(pairs):
+def test_t6_a_stale_value_is_not_counted_again(pairs):
     once, _ = run(pairs)
     twice = OverfitTrend()
     for step, (train, evaluation) in enumerate(pairs, 1):
@@ -75,7 +75,7 @@ def test_t06_a_stale_value_is_not_counted_again(pairs):
 
 @settings(deadline=None)
 @given(PAIRS, st.sets(st.integers(0, 29)))
-def test_t06_nan_is_counted_once_and_changes_no_verdict(pairs, places):
+def test_t6_nan_is_counted_once_and_changes_no_verdict(pairs, places):
     _, clean = run(pairs)
     trend, verdicts, step = OverfitTrend(), [], 0
     for number, (train, evaluation) in enumerate(pairs):

@@ -23,25 +23,21 @@ class Unused(PoisonModel):
 
     def forward(self, input_ids, labels):
         out = super().forward(input_ids, labels)
-        used = self.factor * self.adapter.weight.sum()
-        # Without a factor, only the loss itself asks for a gradient, as with requires_grad lost on the way.
-        leaf = torch.zeros((), requires_grad=True) if self.factor is None else used
-        return {**out, "loss": out["loss"] + leaf}
-
-    def __call__(self, *args, **kwargs):
-        return super().__call__(*args, **kwargs)
+        if self.factor is None:  # only the loss itself asks for a gradient, as when requires_grad is lost on the way
+            return {**out, "loss": out["loss"] + torch.zeros((), requires_grad=True)}
+        return {**out, "loss": out["loss"] + self.factor * self.adapter.weight.sum()}
 
 
-def test_t07_nothing_trainable_is_refused_at_the_start(tmp_path):
+def test_t7_nothing_trainable_is_refused_at_the_start(tmp_path):
     model = PoisonModel().requires_grad_(False)
     trainer = make_trainer(tmp_path, [TrainableGuard()], model=model)
-    with pytest.raises(UserError, match="None of the 3 parameter tensors is trainable.*lora_target_modules"):
+    with pytest.raises(UserError, match=r"None of the 3 parameter tensors is trainable\..*lora_target_modules"):
         trainer.train()
     assert trainer.args.max_grad_norm == 1.0
 
 
 @pytest.mark.parametrize("factor", [0.0, None])
-def test_t07_a_zero_first_gradient_stops_before_the_update(factor, tmp_path):
+def test_t7_a_zero_first_gradient_stops_before_the_update(factor, tmp_path):
     guard = TrainableGuard()
     trainer = make_trainer(tmp_path, [guard], model=Unused(factor), weight_decay=0.1)
     before = weights(trainer.model)

@@ -11,7 +11,7 @@ from typing import Any
 
 CORPUS = [
     "Hello! How can I help you today? The capital of France is Paris. 2 + 2 = 4, and 3 x 3 = 9.",
-    'user assistant system tool model {"name": "get_weather", "arguments": {"city": "Oslo"}} <think> reasoning </think>',
+    'user assistant system tool model {"name": "get_weather", "arguments": {"city": "Oslo"}} <think> hm </think>',
     "Write a line of code: def f(x):\n    return x + 1\n\nThank you, that is all. Sure, here it is:",
 ]
 
@@ -28,7 +28,7 @@ class Family:
     drops_reasoning: bool = False
 
 
-CHATML = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}
+CHATML = """{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 CHATML_MARKED = """{% for m in messages %}{% if m['role'] == 'assistant' %}{{ '<|im_start|>assistant\\n' }}
@@ -36,7 +36,8 @@ CHATML_MARKED = """{% for m in messages %}{% if m['role'] == 'assistant' %}{{ '<
 {%- else %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endif %}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
-LLAMA2 = """{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = messages[0]['content'] %}
+LLAMA2 = """{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}
+{%- set system = messages[0]['content'] %}
 {%- else %}{% set rest = messages %}{% set system = '' %}{% endif %}
 {%- for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}
 {{- raise_exception('Conversation roles must alternate user/assistant') }}{% endif %}
@@ -49,16 +50,19 @@ LLAMA3 = """{{ bos_token }}{% for m in messages %}
 {{- '<|start_header_id|>' + m['role'] + '<|end_header_id|>\\n\\n' + m['content'] | trim + '<|eot_id|>' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"""
 
-GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
+GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
+{{- raise_exception('System role not supported') }}{% endif %}
 {%- for m in messages %}{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}
 {{- '<start_of_turn>' + role + '\\n' + m['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
 
 # The system text goes into the last user turn, so that the beginning of a conversation changes as it grows.
-MISTRAL = """{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}
+MISTRAL = """{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}
+{%- set rest = messages[1:] %}
 {%- else %}{% set system = '' %}{% set rest = messages %}{% endif %}{{ bos_token }}
 {%- for m in rest %}{% if m['role'] == 'user' %}
-{%- if system and (loop.last or loop.index0 == rest | length - 2) %}{{ '[INST] ' + system + '\\n\\n' + m['content'] + '[/INST]' }}
+{%- if system and (loop.last or loop.index0 == rest | length - 2) %}
+{{- '[INST] ' + system + '\\n\\n' + m['content'] + '[/INST]' }}
 {%- else %}{{ '[INST] ' + m['content'] + '[/INST]' }}{% endif %}
 {%- elif m['role'] == 'assistant' %}{{ ' ' + m['content'] | trim + eos_token }}
 {%- else %}{{ raise_exception('Only user and assistant roles are supported') }}{% endif %}{% endfor %}"""
@@ -68,7 +72,8 @@ PHI3 = """{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + 
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"""
 
 # Keeps the reasoning of answers after the last question only, and writes an empty one where there is none.
-QWEN3 = """{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m['role'] == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+QWEN3 = """{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m['role'] == 'user' %}
+{%- set ns.last = loop.index0 %}{% endif %}{% endfor %}
 {%- for m in messages %}{% if m['role'] == 'assistant' %}{% set content = m['content'] %}{% set thought = '' %}
 {%- if '</think>' in content %}{% set thought = content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}
 {%- set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
@@ -104,7 +109,12 @@ FAMILIES: dict[str, Family] = {
 
 
 def make_tokenizer(
-    template: str | None, special_tokens: tuple[str, ...], eos: str, *, metaspace: bool = False, trim_offsets: bool = True
+    template: str | None,
+    special_tokens: tuple[str, ...],
+    eos: str,
+    *,
+    metaspace: bool = False,
+    trim_offsets: bool = True,
 ) -> Any:
     """A byte-level BPE (or, as in Llama-2, one that turns spaces into part of the next word) with given tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers

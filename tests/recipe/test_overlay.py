@@ -11,15 +11,8 @@ from hf_recipes.recipe.overlay import apply_overrides, parse_overrides
 def test_values_flags_lists_and_equal_signs():
     assert parse_overrides(
         [
-            "--learning_rate",
-            "1e-3",
-            "--bf16",
-            "--lora_target_modules",
-            "q_proj",
-            "v_proj",
-            "--run_name=a=b",
-            "--x",
-            "-1",
+            *("--learning_rate", "1e-3", "--bf16", "--lora_target_modules", "q_proj", "v_proj"),
+            *("--run_name=a=b", "--x", "-1"),
         ]
     ) == {
         "learning_rate": 1e-3,

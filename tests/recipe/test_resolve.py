@@ -29,7 +29,7 @@ def test_the_defaults_of_the_guide(recipe_file, method, learning_rate):
         "lr_scheduler_type": "cosine_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
         "max_grad_norm": 1.0,
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "eval_steps": 0.1,
         "save_steps": 0.1,
         "assistant_only_loss": True,
@@ -50,6 +50,13 @@ def test_command_line_wins_over_file_over_defaults(recipe_file):
     recipe = load_recipe(str(recipe_file), ["--lora_r", "4"])
     assert (recipe.values["learning_rate"], recipe.values["lora_r"], recipe.values["lora_alpha"]) == (1e-3, 4, 32)
     assert recipe.given == {"model_name_or_path", "method", "datasets", "learning_rate", "lora_r"}
+
+
+def test_both_spellings_of_checkpointing_reach_the_trainer(recipe_file):
+    for key in ("gradient_checkpointing", "activation_checkpointing"):
+        values = load_recipe(str(recipe_file), [f"--{key}", "on"]).values
+        assert values["activation_checkpointing"] is True
+        assert "gradient_checkpointing" not in values
 
 
 def test_our_schedule_arguments_leave_with_our_schedule(recipe_file):

@@ -13,9 +13,7 @@ def check(**values):
 
 def test_the_stored_table_is_the_live_one():
     """The help and the quick check of keys come from stored data; the dataclasses are the truth."""
-    assert load_key_table() == {
-        name: spec for name, spec in ((s.name, s) for s in map(as_stored, live_key_table().values()))
-    }
+    assert load_key_table() == {name: as_stored(spec) for name, spec in live_key_table().items()}
 
 
 def as_stored(spec):

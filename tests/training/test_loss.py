@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import make_tiny_llama
+from tiny_models import make_tiny_llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import make_tiny_llama
+from tiny_models import make_tiny_llama
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 

@@ -1,0 +1,83 @@
+"""`hf-recipes verify`: check a checkpoint, an adapter, a model, or all of a run, for damage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_recipes.checkpoints.findings import LEVELS, Problem
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import json_safe
+from hf_recipes.core.run_directory import find_run, is_run, list_checkpoints
+
+if TYPE_CHECKING:
+    from hf_recipes.checkpoints.verify import VerifyReport
+
+HELP = "check a checkpoint, adapter or model for damage; for a run: every checkpoint, its result and merged models"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The verb's options; the program's name and description are the caller's."""
+    parser.add_argument(
+        "directory", nargs="?", metavar="DIR", help="a checkpoint, adapter, model or run (default: here, or the newest)"
+    )
+    parser.add_argument(
+        "--level",
+        choices=LEVELS,
+        default="content",
+        help="structure: headers and indices, milliseconds; content: every byte (default); reload: also load it",
+    )
+    parser.add_argument("--base", metavar="DIR", help="the base model of an adapter: shapes must fit")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify, print one line a directory with its problems and notes; 0 if all are good, else 1."""
+    directory = Path(args.directory) if args.directory else find_run(None).path
+
+    from hf_recipes.checkpoints.verify import verify_checkpoint
+
+    targets = _targets(directory)
+    if targets == [directory]:
+        reports = [verify_checkpoint(directory, args.level, args.base)]
+    else:
+        reports = [_verify_one(target, args.level, args.base) for target in targets]
+    if args.json:
+        print(json.dumps(json_safe({"ok": all(r.ok for r in reports), "reports": [r.to_dict() for r in reports]})))
+    else:
+        print("\n".join(line for report in reports for line in _lines(report)))
+    return 0 if all(report.ok for report in reports) else 1
+
+
+def _targets(directory: Path) -> list[Path]:
+    """What to verify: of a run, or of any Trainer's output directory, all it holds; else the directory itself."""
+    checkpoints = list_checkpoints(directory)
+    if not is_run(directory) and not checkpoints:
+        return [directory]
+    results = [path for path in (directory / "adapter", directory / "model") if path.is_dir()]
+    merged = sorted(path for path in directory.glob("merged-*") if path.is_dir())
+    own = [directory] if not is_run(directory) and any(directory.glob("*.safetensors")) else []
+    targets = [*own, *checkpoints, *results, *merged]
+    if not targets:
+        raise UserError(f"The run '{directory}' holds no checkpoint and no result yet: nothing to verify.")
+    return targets
+
+
+def _verify_one(target: Path, level: str, base: str | None) -> VerifyReport:
+    """One of several: that one cannot be read at all must not hide the others."""
+    from hf_recipes.checkpoints.verify import VerifyReport, verify_checkpoint
+
+    try:
+        is_adapter = (target / "adapter_config.json").is_file()
+        return verify_checkpoint(target, level, base if is_adapter else None)
+    except UserError as error:
+        return VerifyReport(target, level, [Problem(".", str(error))], [], False, 0, 0, 0, 0.0)
+
+
+def _lines(report: VerifyReport) -> list[str]:
+    verdict = "good" if report.ok else f"{len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}"
+    size = f"{report.files} files, {report.tensors} tensors, {report.checked_bytes / 1e6:,.1f} MB"
+    first = f"{report.directory}: {verdict} ({report.level}; {size}; {report.seconds:.2f} s)"
+    return [first, *(f"  {problem}" for problem in report.problems), *(f"  note: {note}" for note in report.notes)]

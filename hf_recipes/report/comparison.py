@@ -1,0 +1,83 @@
+"""The evaluation's part of the page: the table base | tuned, and answers side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hf_recipes.report.escape import text
+from hf_recipes.report.html import note, section, table
+from hf_recipes.report.read_run import RunRecord
+from hf_recipes.report.series import as_number
+
+SHOWN_OF_A_KIND = 3
+_NO_TABLE = "evaluation.json is not there: `hf-recipes evaluate` compares base and tuned."
+
+
+def evaluation(record: RunRecord) -> str:
+    """The whole section."""
+    lines = record.evaluation.get("table")
+    if not isinstance(lines, list):
+        return section("Evaluation", note(_NO_TABLE))
+    rows = [
+        [text(line[0]), _bar(line[1]), _bar(line[2])] for line in lines if isinstance(line, list) and len(line) == 3
+    ]
+    parts = [table(["", "base", "tuned"], rows, css="compare"), note(_settings(record.evaluation))]
+    answers = record.evaluation.get("rows")
+    chosen = choose(answers) if isinstance(answers, list) else []
+    if chosen:
+        parts.append("<h3>Answers side by side</h3>" + "".join(map(_answer, chosen)))
+        parts.append(note(f"{len(chosen)} of {len(answers or [])} answers; all are in evaluation.json."))
+    return section("Evaluation", "".join(parts))
+
+
+def choose(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """A few rows that tell most: what tuning gained, then what tuned gets wrong, else the first ones."""
+    usable = [row for row in rows if isinstance(row, dict)]
+    gained = [row for row in usable if _side(row, "tuned").get("exact") and not _side(row, "base").get("exact")]
+    wrong = [row for row in usable if not _side(row, "tuned").get("exact")]
+    return [*gained[:SHOWN_OF_A_KIND], *wrong[:SHOWN_OF_A_KIND]] or usable[:SHOWN_OF_A_KIND]
+
+
+def _side(row: dict[str, Any], name: str) -> dict[str, Any]:
+    side = row.get(name)
+    return side if isinstance(side, dict) else {}
+
+
+def _settings(document: dict[str, Any]) -> str:
+    settings = document.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    shown = [
+        f"{key.replace('_', ' ')} {settings[key]}" for key in ("decoding", "dtype", "max_new_tokens") if key in settings
+    ]
+    rows = document.get("rows")
+    count = [f"{len(rows)} held-out rows"] if isinstance(rows, list) else []
+    return ", ".join([*count, *shown])
+
+
+def _bar(cell: Any) -> str:
+    """A cell of the table; a percentage has a bar under it."""
+    shown = text(cell)
+    percent = as_number(cell[:-1]) if isinstance(cell, str) and cell.endswith("%") else None
+    if percent is None or not 0 <= percent <= 100:
+        return shown
+    return f'{shown}<span class="bar"><span style="width:{percent:.1f}%"></span></span>'
+
+
+def _answer(row: dict[str, Any]) -> str:
+    prompt = row.get("prompt")
+    last = prompt[-1] if isinstance(prompt, list) and prompt else None
+    question = last.get("content") if isinstance(last, dict) else prompt
+    cards = [_card("reference", row.get("reference"), None)]
+    for name in ("base", "tuned"):
+        side = _side(row, name)
+        cards.append(_card(name, side.get("answer"), side.get("exact")))
+    sides = f'<div class="sides">{"".join(cards)}</div>'
+    return f'<article class="answer"><p class="prompt">{text(question)}</p>{sides}</article>'
+
+
+def _card(name: str, answer: Any, right: Any) -> str:
+    mark = ""
+    if right is not None:
+        mark = ' <span class="right">✓ right</span>' if right else ' <span class="wrong">✗ wrong</span>'
+    return f"<div><h4>{text(name)}{mark}</h4><pre>{text(answer)}</pre></div>"

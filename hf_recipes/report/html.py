@@ -1,0 +1,95 @@
+"""Plain data → HTML fragments. Everything foreign passes through `text`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hf_recipes.report.escape import text
+from hf_recipes.report.scale import number
+
+_DEEPEST = 4  # nested tables beyond this are shown as JSON
+ABSENT = '<span class="absent">–</span>'
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:
+    """A table in a box of its own that scrolls sideways on a phone. `rows` hold HTML, `headers` text."""
+    head = "".join(f"<th>{text(header)}</th>" for header in headers)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """A list of named facts. The second of each pair is HTML."""
+    items = "".join(f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
+    return f'<dl class="facts">{items}</dl>'
+
+
+def section(title: str, body: str) -> str:
+    """One part of the page under its heading."""
+    return f"<section><h2>{text(title)}</h2>{body}</section>"
+
+
+def folded(title: str, body: str) -> str:
+    """A part that opens on a click."""
+    return f"<details><summary>{text(title)}</summary>{body}</details>"
+
+
+def note(sentence: str) -> str:
+    """A quiet sentence, such as what is not there."""
+    return f'<p class="absent">{text(sentence)}</p>'
+
+
+def value(item: Any, depth: int = 0) -> str:
+    """Any JSON value as HTML: scalars as text, short lists in one line, mappings as facts, lists of rows as a table."""
+    if item is None or item == "" or item == [] or item == {}:
+        return ABSENT
+    if isinstance(item, float):
+        return number(item)
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if not isinstance(item, (dict, list)):
+        return text(item)
+    if depth >= _DEEPEST:
+        return f"<code>{text(json.dumps(item, ensure_ascii=False))}</code>"
+    if isinstance(item, dict):
+        if depth and not any(isinstance(inner, (dict, list)) for inner in item.values()):
+            return inline(item)
+        return facts((words(key), value(inner, depth + 1)) for key, inner in item.items())
+    if all(isinstance(inner, dict) for inner in item):
+        return records(item, depth + 1)
+    return ", ".join(value(inner, depth + 1) for inner in item)
+
+
+def inline(item: Mapping[str, Any]) -> str:
+    """A mapping in one line: names and values, without the empty ones."""
+    return ", ".join(f"{text(words(key))} {value(inner, 1)}" for key, inner in item.items() if inner not in (None, ""))
+
+
+def words(key: object) -> str:
+    """A key as words."""
+    return str(key).replace("_", " ")
+
+
+def records(rows: Sequence[Mapping[str, Any]], depth: int = 0) -> str:
+    """A table of mappings; the columns are their keys in order of first sight, nested values fold away."""
+    columns = list(dict.fromkeys(str(key) for row in rows for key in row))
+    return table(
+        [words(column) for column in columns],
+        ([_cell(row.get(column), depth) for column in columns] for row in rows),
+    )
+
+
+def _cell(item: Any, depth: int) -> str:
+    if isinstance(item, (dict, list)) and item:
+        return folded(_brief(item), value(item, depth + 1))
+    return value(item, depth)
+
+
+def _brief(item: dict[str, Any] | list[Any]) -> str:
+    """A nested value in a few words; a mapping of reasons to counts says its counts."""
+    if isinstance(item, dict) and all(isinstance(inner, dict) and "count" in inner for inner in item.values()):
+        return "; ".join(f"{inner['count']} × {reason}" for reason, inner in item.items())
+    kind = "entry" if len(item) == 1 else "entries"
+    return f"{len(item)} {kind}"

@@ -1,0 +1,157 @@
+"""Text classification with the plain `Trainer`: the same rooms, another head."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, set_seed
+
+from hf_recipes.callbacks.build import build_watchers
+from hf_recipes.callbacks.event_log import EventLogCallback
+from hf_recipes.checkpoints.choose import resolve_resume
+from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import barrier, from_main, is_main
+from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
+from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.report.page import write_report
+from hf_recipes.training.environment import check_world_size, use_all_cores
+from hf_recipes.training.model import BuiltModel, build_for_method
+from hf_recipes.training.output import recorded_end
+from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
+from hf_recipes.training.stop import raise_if_stopped
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HEAD_CHECK_ROWS = 64
+# An untrained head should be undecided, at a loss of ln(classes); one and a half times that is strong random opinion.
+MAX_HEAD_LOSS_RATIO = 1.5
+
+
+def train_classifier(recipe: Recipe) -> RunDirectory:
+    """Train a text classifier by a recipe and leave a run directory; to be called on every rank.
+
+    Raises:
+        UserError: wrong use, on all ranks alike.
+        CheckFailed: one label holds nearly all rows, or a watcher stopped the run.
+    """
+    use_all_cores()
+    # Accuracy needs the logits of the eval rows: a few numbers a row here, unlike a language model's.
+    setup = set_up(recipe.with_values(prediction_loss_only=False))
+    with recorded_end(setup.run.path) as end:
+        check_world_size(setup.ours.num_processes, setup.arguments.world_size)
+        watchers = build_watchers(setup.ours.watch)
+        resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
+        set_seed(setup.arguments.seed)
+        source, tokenizer = setup.load_tokenizer()
+        data = _prepare(setup, tokenizer)
+        tell_setup(setup, source, label_table(data.report))
+        built = _build(setup, source, tokenizer, data.labels)
+        write_run_record(setup, source, built, task="sequence_classification", labels=data.labels)
+        keeper = start_checkpoint_keeper(setup, source)
+        trainer = Trainer(
+            model=built.model,
+            args=setup.arguments,
+            data_collator=_Collator(tokenizer),
+            train_dataset=data.train,
+            eval_dataset=data.eval,
+            processing_class=tokenizer,
+            compute_metrics=accuracy,
+            callbacks=[EventLogCallback(), *watchers, keeper],
+        )
+        check_head(trainer, len(data.labels))
+        try:
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        finally:
+            end["last_step"] = trainer.state.global_step
+        raise_if_stopped(trainer)
+        setup.save_result(trainer, source)
+        end["sentence"] = f"finished {trainer.state.global_step} steps"
+    if is_main():
+        write_report(setup.run)
+    barrier()
+    return setup.run
+
+
+def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> ClassificationData:
+    recipe = setup.recipe
+    data = prepare_classification(
+        recipe.values["datasets"],
+        tokenizer,
+        max_length=recipe.values.get("max_length", 1024),
+        eval_share=recipe.get("eval_share", 0.1),
+        bad_rows=recipe.get("bad_rows", "drop"),
+        max_label_share=setup.ours.max_label_share,
+        seed=setup.arguments.seed,
+    )
+    if data.eval is None:
+        setup.arguments.eval_strategy = "no"
+    if is_main():
+        setup.run.write(setup.run.data_json, data.report)
+    return data
+
+
+def _build(setup: Setup, source: Any, tokenizer: PreTrainedTokenizerBase, labels: list[str]) -> BuiltModel:
+    built = build_for_method(
+        setup.ours.method,
+        source,
+        tokenizer,
+        setup.model_settings,
+        setup.precision,
+        task="sequence_classification",
+        trust_remote_code=setup.arguments.trust_remote_code,
+        num_labels=len(labels),
+        id2label=dict(enumerate(labels)),
+        label2id={label: number for number, label in enumerate(labels)},
+    )
+    built.model.config.pad_token_id = tokenizer.pad_token_id  # the head reads the last token that is not padding
+    return built
+
+
+class _Collator:
+    """Pads to the longest text of a batch, and leaves out the columns that say where a row came from."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._pad = DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8)
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        kept = [{key: feature[key] for key in ("input_ids", "labels")} for feature in features]
+        return dict(self._pad(kept))
+
+
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    """Share of rows whose highest logit is the label's; `predictions` is ``(rows, classes)``."""
+    return {"accuracy": float(np.mean(np.argmax(prediction.predictions, axis=-1) == prediction.label_ids))}
+
+
+def check_head(trainer: Trainer, classes: int) -> float:
+    """Compare the untrained head's loss with that of an undecided one, ``ln(classes)``; warn when it is far above.
+
+    A badly initialised head makes the first steps undo its opinions, or locks the loss at a constant.
+
+    Returns:
+        The mean loss in nats over the first training rows.
+    """
+    model = trainer.model
+    rows = [trainer.train_dataset[index] for index in range(min(HEAD_CHECK_ROWS, len(trainer.train_dataset)))]
+    losses = []
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(rows), 8):
+            batch = trainer.data_collator(rows[start : start + 8])
+            inputs = {key: value.to(trainer.args.device) for key, value in batch.items()}
+            losses.append(model(**inputs).loss.item())
+    loss, undecided = sum(losses) / len(losses), math.log(classes)
+    if not loss <= MAX_HEAD_LOSS_RATIO * undecided:
+        logger.warning(
+            "The untrained head starts at a loss of %.2f, an undecided one at ln %d = %.2f: its initialisation is too "
+            "large; lower the model's initializer_range, or warm up longer (warmup_steps).",
+            loss,
+            classes,
+            undecided,
+        )
+    return loss

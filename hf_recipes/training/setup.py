@@ -1,0 +1,134 @@
+"""What every kind of run starts from and ends with: the recipe resolved on this machine, its record, its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_recipes.checkpoints.keeper import CheckpointKeeper
+from hf_recipes.checkpoints.manifest import write_manifest
+from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import barrier, from_main, is_main
+from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
+from hf_recipes.models.source import ModelSource, find_model
+from hf_recipes.models.tokenizer import load_tokenizer
+from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.arguments import build_arguments, recipe_precision
+from hf_recipes.training.output import choose_output, record_run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from trl import ModelConfig, SFTConfig
+
+    from hf_recipes.recipe.keys import RecipeArguments
+    from hf_recipes.training.model import BuiltModel
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is fixed before anything is loaded: the recipe in HF's dataclasses, the machine, the place to write."""
+
+    recipe: Recipe
+    arguments: SFTConfig
+    model_settings: ModelConfig
+    ours: RecipeArguments
+    hardware: Hardware
+    precision: Precision
+    run: RunDirectory
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples that meet in one optimizer step: micro-batch × accumulation × ranks."""
+        arguments = self.arguments
+        return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+
+    def load_tokenizer(self) -> tuple[ModelSource, PreTrainedTokenizerBase]:
+        """Find the base (rank 0 first, so that it is fetched once) and load its tokenizer."""
+        name, revision = self.model_settings.model_name_or_path, self.model_settings.model_revision
+        source = from_main(lambda: find_model(name, revision))
+        tokenizer = load_tokenizer(
+            name,
+            revision=revision,
+            chat_template_path=self.recipe.get("chat_template_path"),
+            trust_remote_code=self.arguments.trust_remote_code,
+        )
+        return source, tokenizer
+
+    def manifest_facts(self, source: ModelSource) -> dict[str, Any]:
+        """What every manifest of the run says about where its weights come from."""
+        return {
+            "recipe": self.recipe.fingerprint(),
+            "base_model": source.name_or_path,
+            "seed": self.arguments.seed,
+            "world_size": self.arguments.world_size,
+        }
+
+    def save_result(self, trainer: Any, source: ModelSource) -> None:
+        """Write adapter/ or model/ with tokenizer, template, generation config, and the manifest that proves it."""
+        target = self.run.model if self.ours.method == "full" else self.run.adapter
+        trainer.save_model(str(target))
+        if is_main():
+            generation = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+            if generation is not None:
+                generation.save_pretrained(target)
+            write_manifest(target, {**self.manifest_facts(source), "step": trainer.state.global_step})
+        barrier()
+
+
+def set_up(recipe: Recipe) -> Setup:
+    """Resolve a recipe against this machine and choose the run directory; joins the process group.
+
+    Raises:
+        UserError: the recipe does not fit the machine or the HF dataclasses, or the run directory is taken.
+    """
+    hardware = detect_hardware()
+    precision = recipe_precision(recipe, hardware)
+    arguments, model_settings, ours = build_arguments(recipe, hardware, precision)
+    run = RunDirectory(from_main(lambda: choose_output(recipe)))
+    arguments.output_dir = str(run.path)
+    return Setup(recipe, arguments, model_settings, ours, hardware, precision, run)
+
+
+def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
+    """Say what is about to run; rank 0 alone is heard."""
+    arguments, precision = setup.arguments, setup.precision
+    logger.info("Run directory: %s", setup.run.path)
+    logger.info("Base model: %s (%s)", setup.model_settings.model_name_or_path, source.label)
+    logger.info("Precision: %s%s", describe(precision), f"; {precision.why}" if precision.why else "")
+    logger.info(
+        "Global batch: %d = %d a device × %d accumulated × %d process%s",
+        setup.global_batch_size,
+        arguments.per_device_train_batch_size,
+        arguments.gradient_accumulation_steps,
+        arguments.world_size,
+        "" if arguments.world_size == 1 else "es",
+    )
+    logger.info("%s", data_table)
+
+
+def write_run_record(setup: Setup, source: ModelSource, built: BuiltModel, **facts: Any) -> None:
+    """Write run.json (rank 0)."""
+    if not is_main():
+        return
+    record_run(
+        setup.run,
+        setup.recipe,
+        base_model=source.identity(),
+        hardware=setup.hardware,
+        precision=setup.precision,
+        world_size=setup.arguments.world_size,
+        global_batch_size=setup.global_batch_size,
+        trainable_parameters=built.trainable,
+        total_parameters=built.total,
+        **facts,
+    )
+
+
+def start_checkpoint_keeper(setup: Setup, source: ModelSource) -> CheckpointKeeper:
+    """The callback that writes manifests, verifies and rotates, as the recipe asks."""
+    return CheckpointKeeper(
+        level=setup.ours.verify_checkpoints,
+        save_total_limit=setup.arguments.save_total_limit,
+        extra=setup.manifest_facts(source),
+    )

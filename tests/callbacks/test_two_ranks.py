@@ -1,0 +1,94 @@
+"""Two real processes over gloo: what one rank sees, both act upon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hf_recipes.core.events import read_events
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).with_name("watch_two_ranks.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Both ranks' views of all scenarios: starting processes takes longer than the scenarios do."""
+    directory = tmp_path_factory.mktemp("two-ranks")
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(directory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = [json.loads((directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    return SimpleNamespace(directory=directory, seen=lambda name: (seen[0][name], seen[1][name]))
+
+
+def alarms(directory):
+    return [event for event in read_events(directory) if event["kind"] == "alarm"]
+
+
+def test_t5_without_the_guard_a_nan_on_rank_1_ruins_both(ranks):
+    for seen in ranks.seen("unguarded"):
+        assert not seen["finite"]
+        assert seen["step"] == 4
+        assert "nan" not in str(seen["losses"]).lower()  # the log looks fine
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "micro_batch", "bad_rank"),
+    [
+        ("loss, first micro-batch", "loss", 1, 1),
+        ("loss alone, last micro-batch", "loss", 2, 1),
+        ("gradient, first micro-batch", "gradient", 1, 1),
+        ("gradient, last micro-batch", "gradient", 2, None),  # averaged over the ranks before anybody sees it
+    ],
+)
+def test_t5_a_nan_on_rank_1_stops_both_at_the_same_step(name, what, micro_batch, bad_rank, ranks):
+    first, second = ranks.seen(name)
+    assert first == second  # weights, step, sentence
+    assert first["finite"]
+    assert first["step"] == 2
+    assert set(first["optimizer_steps"]) == {1.0}
+    (alarm,) = alarms(ranks.directory / name)
+    assert (alarm["rank"], alarm["step"]) == (0, 2)
+    assert (alarm["what"], alarm["micro_batch"], alarm["bad_rank"]) == (what, micro_batch, bad_rank)
+
+
+def test_skip_goes_on_with_equal_weights(ranks):
+    first, second = ranks.seen("skip")
+    assert first == second
+    assert (first["step"], first["finite"], first["tripped"]) == (4, True, None)
+    assert set(first["optimizer_steps"]) == {3.0}
+
+
+def test_watching_changes_no_number_on_two_ranks(ranks):
+    assert ranks.seen("healthy") == ranks.seen("healthy unwatched")
+    assert alarms(ranks.directory / "healthy") == []
+
+
+def test_gradients_sharded_by_fsdp2_are_measured_and_clipped_as_whole_ones(ranks):
+    first, second = ranks.seen("sharded")
+    assert first["norm"] == second["norm"]
+    assert float(first["norm"]) == pytest.approx(first["expected"], rel=1e-6)
+    assert first["bad"] is None
+    assert float(first["difference"]) < 1e-7
+
+
+def test_a_nan_in_one_ranks_shard_is_seen_by_both(ranks):
+    for seen in ranks.seen("sharded and poisoned"):
+        assert seen["norm"] == "nan"
+        assert seen["bad"] == {"what": "gradient", "micro_batch": 1, "rank": None}

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+
+import pytest
+from checkpoint_helpers import LossRecorder, lora_config, make_trainer, read_losses
+
+from hf_recipes import UserError
+from hf_recipes.checkpoints.choose import last_good_checkpoint, resolve_resume
+from hf_recipes.checkpoints.keeper import CheckpointKeeper
+from hf_recipes.checkpoints.manifest import read_verified, write_verified
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def test_the_newest_is_last_when_it_is_good(full_run):
+    last = last_good_checkpoint(full_run)
+    assert (last.path, last.skipped, last.proven) == (full_run / "checkpoint-2", [], True)
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_c1_a_cut_file_passes_the_checkpoint_over_and_names_it(full_run, name, manifest):
+    if not manifest:
+        for mark in [*full_run.glob("*/manifest.json"), *full_run.glob("*/verified.json")]:
+            mark.unlink()
+    cut(full_run / "checkpoint-2" / name)
+    last = last_good_checkpoint(full_run)
+    assert last.path == full_run / "checkpoint-1"
+    assert last.proven is manifest
+    ((skipped, reason),) = last.skipped
+    assert skipped == full_run / "checkpoint-2"
+    assert name in reason
+
+
+def test_c1_a_half_written_and_an_empty_directory_are_passed_over(full_run):
+    half = full_run / "checkpoint-3"
+    half.mkdir()
+    shutil.copy(full_run / "checkpoint-2" / "model.safetensors", half)
+    (full_run / "checkpoint-4").mkdir()
+    last = last_good_checkpoint(full_run)
+    assert last.path == full_run / "checkpoint-2"
+    assert [path.name for path, _ in last.skipped] == ["checkpoint-4", "checkpoint-3"]
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize("manifest", [True, False])
+def test_c4_a_checkpoint_without_what_the_trainer_needs_is_passed_over(full_run, name, manifest):
+    checkpoint = full_run / "checkpoint-2"
+    (checkpoint / name).unlink()
+    if not manifest:
+        (checkpoint / "manifest.json").unlink()
+    ((skipped, reason),) = last_good_checkpoint(full_run).skipped
+    assert skipped == checkpoint
+    assert name.split(".")[0].removesuffix("_state") in reason
+
+
+def test_the_state_of_another_step_is_passed_over(full_run):
+    for mark in full_run.glob("checkpoint-2/*ed.json"):
+        mark.unlink()
+    (full_run / "checkpoint-2" / "manifest.json").unlink()
+    shutil.copy(full_run / "checkpoint-1" / "trainer_state.json", full_run / "checkpoint-2")
+    assert last_good_checkpoint(full_run).path == full_run / "checkpoint-1"
+
+
+def test_a_checkpoint_that_did_not_verify_when_written_is_passed_over_though_its_bytes_are_as_written(full_run):
+    problems = ["model.safetensors: differs from the model in memory"]
+    write_verified(full_run / "checkpoint-2", level="reload", ok=False, seconds=0.1, problems=problems)
+    ((_, reason),) = last_good_checkpoint(full_run).skipped
+    assert "differs from the model in memory" in reason
+
+
+def test_a_good_mark_alone_is_not_enough(full_run):
+    content = bytearray((full_run / "checkpoint-2" / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (full_run / "checkpoint-2" / "model.safetensors").write_bytes(content)
+    assert read_verified(full_run / "checkpoint-2")["ok"]
+    assert last_good_checkpoint(full_run).path == full_run / "checkpoint-1"
+
+
+def test_random_states_of_several_ranks_must_all_be_there(full_run):
+    checkpoint = full_run / "checkpoint-2"
+    (checkpoint / "manifest.json").unlink()
+    (checkpoint / "rng_state.pth").rename(checkpoint / "rng_state_0.pth")
+    ((_, reason),) = last_good_checkpoint(full_run).skipped
+    assert "rng_state_1.pth" in reason
+    shutil.copy(checkpoint / "rng_state_0.pth", checkpoint / "rng_state_1.pth")
+    assert last_good_checkpoint(full_run).path == checkpoint
+
+
+@pytest.mark.parametrize("value", [None, False, ""])
+def test_no_resume_is_a_fresh_start(value, full_run):
+    assert resolve_resume(value, full_run) is None
+
+
+def test_last_names_what_it_passes_over(full_run, caplog):
+    cut(full_run / "checkpoint-2" / "optimizer.pt")
+    with caplog.at_level(logging.INFO, "hf_recipes"):
+        assert resolve_resume("last", full_run) == full_run / "checkpoint-1"
+    assert resolve_resume(True, full_run) == full_run / "checkpoint-1"
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("checkpoint-2 is passed over" in warning and "optimizer.pt" in warning for warning in warnings)
+
+
+def test_c1_a_run_never_restarts_from_zero_by_itself(full_run, tmp_path):
+    for checkpoint in full_run.glob("checkpoint-*"):
+        cut(checkpoint / "model.safetensors")
+    with pytest.raises(UserError, match="none of its 2 checkpoints is good.*leaving resume_from_checkpoint out"):
+        resolve_resume("last", full_run)
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        resolve_resume("last", tmp_path / "nothing")
+
+
+def test_a_path_must_be_good_and_the_newest_good_one_is_named(full_run):
+    assert resolve_resume(str(full_run / "checkpoint-1"), full_run) == full_run / "checkpoint-1"
+    cut(full_run / "checkpoint-2" / "optimizer.pt")
+    with pytest.raises(UserError, match=r"optimizer.pt.*newest good one is '.*checkpoint-1'"):
+        resolve_resume(full_run / "checkpoint-2", full_run)
+    with pytest.raises(UserError, match=r"is not there; the newest good one is '.*checkpoint-1'"):
+        resolve_resume(full_run / "checkpoint-9", full_run)
+    with pytest.raises(UserError, match=r"cannot be resumed.*newest good one is '.*checkpoint-1'"):
+        resolve_resume(full_run, full_run)
+
+
+def test_c6_another_number_of_ranks_is_said_in_one_sentence(full_run, caplog, monkeypatch):
+    monkeypatch.setattr("hf_recipes.checkpoints.choose.world_size", lambda: 2)
+    with caplog.at_level(logging.WARNING, "hf_recipes"):
+        resolve_resume("last", full_run)
+    assert "written by 1 processes and is resumed by 2" in caplog.text
+
+
+@pytest.mark.parametrize("lora", [None, lora_config()], ids=["full", "lora"])
+def test_c4_c5_a_resumed_run_has_the_losses_of_the_unbroken_run(lora, tmp_path):
+    """Weights, optimizer, schedule, shuffled data order and dropout all continue: the losses agree to the bit."""
+    make_trainer(
+        tmp_path / "a", [LossRecorder(tmp_path / "a.jsonl"), CheckpointKeeper()], lora=lora, max_steps=20, save_steps=18
+    ).train()
+    cut_off = tmp_path / "a" / "checkpoint-20"
+    cut(cut_off / "optimizer.pt")
+    checkpoint = resolve_resume("last", tmp_path / "a")
+    assert checkpoint == tmp_path / "a" / "checkpoint-18"
+    trainer = make_trainer(
+        tmp_path / "b", [LossRecorder(tmp_path / "b.jsonl"), CheckpointKeeper()], lora=lora, max_steps=20, save_steps=18
+    )
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    unbroken, resumed = read_losses(tmp_path / "a.jsonl"), read_losses(tmp_path / "b.jsonl")
+    assert sorted(resumed) == [19, 20]
+    assert resumed == {step: unbroken[step] for step in resumed}
+
+
+def test_c4_without_the_optimizer_the_losses_would_differ(tmp_path):
+    """The counterpart of the test above: it can fail."""
+    make_trainer(tmp_path / "a", [LossRecorder(tmp_path / "a.jsonl")], max_steps=20, save_steps=18).train()
+    checkpoint = tmp_path / "a" / "checkpoint-18"
+    (checkpoint / "optimizer.pt").unlink()
+    trainer = make_trainer(tmp_path / "b", [LossRecorder(tmp_path / "b.jsonl")], max_steps=20, save_steps=18)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert read_losses(tmp_path / "b.jsonl")[20] != read_losses(tmp_path / "a.jsonl")[20]
+
+
+def test_it_reads_json_only_where_json_is_sound(full_run):
+    (full_run / "checkpoint-2" / "trainer_state.json").write_text(json.dumps(["not", "a", "state"]))
+    assert last_good_checkpoint(full_run).path == full_run / "checkpoint-1"

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from hf_recipes.core import ranks
+
+RANK_PROGRAM = """
+import json, os, sys, time
+import torch.distributed as dist
+from hf_recipes.core import ranks
+before = ranks.rank()
+dist.init_process_group("gloo")
+me = ranks.rank()
+if me == 1:
+    time.sleep(0.5)
+    open(sys.argv[1], "w").close()
+ranks.barrier()
+print(json.dumps({
+    "before": before, "rank": me, "world": ranks.world_size(), "main": ranks.is_main(),
+    "waited": os.path.exists(sys.argv[1]),
+    "broadcast": ranks.broadcast({"from": me}), "gather": ranks.gather(me * 10),
+    "any_one": ranks.any_rank(me == 1), "any_none": ranks.any_rank(False),
+}))
+dist.destroy_process_group()
+"""
+
+
+def test_alone_everything_is_answered_without_torch():
+    code = (
+        "import sys; from hf_recipes.core import ranks;"
+        "ranks.barrier();"
+        "assert (ranks.rank(), ranks.world_size(), ranks.is_main()) == (0, 1, True);"
+        "assert ranks.broadcast('x') == 'x' and ranks.gather(3) == [3];"
+        "assert ranks.any_rank(True) and not ranks.any_rank(False);"
+        "assert 'torch' not in sys.modules"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "RANK"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_before_the_group_exists_the_launcher_tells_the_rank(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert ranks.rank() == 3 and not ranks.is_main()
+
+
+@pytest.mark.slow
+def test_two_real_processes_agree(tmp_path):
+    import json
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", RANK_PROGRAM, str(tmp_path / "flag")]
+    processes = [
+        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    answers = [json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in processes]
+    for rank, answer in enumerate(answers):
+        assert answer == {
+            "before": rank,
+            "rank": rank,
+            "world": 2,
+            "main": rank == 0,
+            "waited": True,
+            "broadcast": {"from": 0},
+            "gather": [0, 10],
+            "any_one": True,
+            "any_none": False,
+        }

@@ -1,0 +1,267 @@
+"""Masks and end-of-turn tokens over eight families of chat templates (cases D8, D9, D11, D13)."""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby, pairwise
+
+import pytest
+from chat_families import CHATML, FAMILIES, family_tokenizer, make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.data.formats import Example
+from hf_recipes.data.ledger import BadRow
+from hf_recipes.data.masks import IGNORED, Encoder, tokens_inside
+from hf_recipes.data.templates import ChatTemplate, end_of_turn
+
+ANSWERS = ["Sure, here it is:\n\n  def f(x):\n    return x", "4", "naïve 日本語 ✓"]
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {}}}]
+CALL = {"id": "call00100", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+
+
+def conversation(answers, system=None):
+    messages = [{"role": "system", "content": system}] if system else []
+    for index, answer in enumerate(answers):
+        messages += [{"role": "user", "content": f"Question {index}"}, {"role": "assistant", "content": answer}]
+    return Example(messages, [message["role"] == "assistant" for message in messages])
+
+
+def encode(tokenizer, example, **options):
+    (encoded,) = Encoder(tokenizer, **options).encode([example])
+    if isinstance(encoded, BadRow):
+        raise encoded
+    return encoded
+
+
+def learned(tokenizer, encoded):
+    """The text of each run of learned tokens."""
+    runs = groupby(zip(encoded.input_ids, encoded.labels, strict=True), key=lambda pair: pair[1] != IGNORED)
+    return [tokenizer.decode([label for _, label in pairs]) for is_learned, pairs in runs if is_learned]
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def family(request):
+    return FAMILIES[request.param], family_tokenizer(request.param)
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_d9_every_learned_span_is_the_answer_and_its_end(family, system):
+    spec, tokenizer = family
+    encoded = encode(tokenizer, conversation(ANSWERS, system if spec.has_system else None))
+    spans = learned(tokenizer, encoded)
+    for answer, span in zip(ANSWERS, spans, strict=True):
+        said = span.removesuffix(spec.end_of_turn)
+        assert said != span, "the end of the turn is not learned"
+        # Qwen3's template itself puts an empty <think> block before the last answer, which the model has to write.
+        assert said.removeprefix("<think>\n\n</think>\n\n").strip() == answer
+
+
+def test_d8_end_of_turn_is_what_the_template_writes(family):
+    spec, tokenizer = family
+    end = end_of_turn(tokenizer)
+    assert end.text == spec.end_of_turn
+    assert end.token_id == tokenizer.convert_tokens_to_ids(spec.end_of_turn)
+    encoded = encode(tokenizer, conversation(ANSWERS))
+    assert [label for label in encoded.labels if label != IGNORED][-1] == end.token_id
+
+
+def test_d8_end_of_turn_is_not_taken_from_eos():
+    tokenizer = family_tokenizer("gemma")
+    assert tokenizer.eos_token == "<eos>"
+    assert end_of_turn(tokenizer).text == "<end_of_turn>"
+
+
+def test_d8_template_without_an_end_is_refused():
+    template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\\n' }}{% endfor %}"
+    with pytest.raises(UserError, match="would never learn to stop"):
+        end_of_turn(make_tokenizer(template, ("<s>", "</s>"), "</s>"))
+
+
+def test_d11_tokens_are_the_template_rendered_once(family):
+    _, tokenizer = family
+    example = conversation(ANSWERS)
+    expected = tokenizer.apply_chat_template(example.messages, tokenize=True)["input_ids"]
+    assert encode(tokenizer, example).input_ids == expected
+
+
+def test_d11_tokenizer_that_adds_bos_does_not_double_it():
+    from tokenizers import processors
+
+    tokenizer = family_tokenizer("llama3")
+    bos = (tokenizer.bos_token, tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos[0]} $A", special_tokens=[bos]
+    )
+    assert tokenizer("x").input_ids[0] == tokenizer.bos_token_id
+    assert encode(tokenizer, conversation(["4"])).input_ids.count(tokenizer.bos_token_id) == 1
+
+
+def test_d11_template_with_two_bos_is_refused():
+    tokenizer = family_tokenizer("llama3")
+    tokenizer.chat_template = "{{ bos_token }}" + tokenizer.chat_template
+    with pytest.raises(UserError, match="two BOS tokens"):
+        encode(tokenizer, conversation(["4"]))
+
+
+@pytest.mark.parametrize("trim_offsets", [True, False])
+def test_d9_offsets_that_leave_out_spaces_make_no_difference(trim_offsets):
+    tokenizer = family_tokenizer("chatml", trim_offsets=trim_offsets)
+    answer = "return x\n\n\n   # end  "
+    assert learned(tokenizer, encode(tokenizer, conversation([answer, answer]))) == [answer + "<|im_end|>"] * 2
+
+
+def test_d9_space_glued_to_the_line_break_before_an_answer_is_not_learned():
+    tokenizer = family_tokenizer("chatml")
+    encoded = encode(tokenizer, conversation(["    return x"]))
+    # The tokenizer makes one token of the header's line break and three spaces, which no prompt ends with.
+    assert learned(tokenizer, encoded) == [" return x<|im_end|>"]
+
+
+def test_d9_first_word_glued_to_the_space_before_it_is_learned():
+    tokenizer = family_tokenizer("llama2", metaspace=True)
+    answers = ["The capital of France is Paris.", "Sure"]
+    assert learned(tokenizer, encode(tokenizer, conversation(answers))) == [f"{answer} </s>" for answer in answers]
+
+
+def test_d9_answer_that_repeats_the_question_and_the_template_is_still_found():
+    tokenizer = family_tokenizer("chatml")
+    answer = "Question 0<|im_end|>\n<|im_start|>assistant\nQuestion 0"
+    assert learned(tokenizer, encode(tokenizer, conversation([answer, "4"]))) == [
+        answer + "<|im_end|>",
+        "4<|im_end|>",
+    ]
+
+
+def test_d9_header_inside_the_template_s_markers_is_not_learned():
+    marked = FAMILIES["chatml_marked"]
+    wide = marked.template.replace(
+        "{{ '<|im_start|>assistant\\n' }}\n{%- generation %}", "{% generation %}{{ '<|im_start|>assistant\\n' }}"
+    )
+    assert wide != marked.template
+    tokenizer = make_tokenizer(wide, marked.special_tokens, marked.eos)
+    assert learned(tokenizer, encode(tokenizer, conversation(["one", "two"]))) == ["one<|im_end|>", "two<|im_end|>"]
+
+
+def test_d9_reasoning_dropped_from_earlier_turns():
+    tokenizer = family_tokenizer("qwen3")
+    answers = ["<think>\nhm\n</think>\n\nfirst", "<think>\nwell\n</think>\n\nsecond"]
+    assert learned(tokenizer, encode(tokenizer, conversation(answers))) == [
+        "first<|im_end|>",
+        "<think>\nwell\n</think>\n\nsecond<|im_end|>",
+    ]
+
+
+def test_d9_template_that_alters_answers_is_named():
+    tokenizer = make_tokenizer(
+        CHATML.replace("m['content']", "m['content'] | upper"), FAMILIES["chatml"].special_tokens, "<|im_end|>"
+    )
+    with pytest.raises((BadRow, UserError), match=r"does not show the assistant's text|alters an assistant turn"):
+        encode(tokenizer, conversation(["abc"]))
+
+
+def test_untrained_turns_are_masked_and_the_others_are_not(family):
+    spec, tokenizer = family
+    example = conversation(ANSWERS)
+    example = Example(example.messages, [False, False, False, True, False, False])
+    (span,) = learned(tokenizer, encode(tokenizer, example))
+    assert span.strip().removesuffix(spec.end_of_turn).strip() == ANSWERS[1]
+
+
+def test_whole_conversation_is_learned_when_asked_but_for_turns_of_weight_zero():
+    tokenizer = family_tokenizer("chatml")
+    example = conversation(["one", "two"])
+    example = Example(example.messages, [False, False, False, True])
+    encoded = encode(tokenizer, example, assistant_only_loss=False)
+    assert "one" not in "".join(learned(tokenizer, encoded))
+    assert "Question 1" in "".join(learned(tokenizer, encoded))
+
+
+def test_plain_text_is_learned_whole_and_ends_with_one_eos():
+    tokenizer = family_tokenizer("chatml")
+    encoded = encode(tokenizer, Example(text="Hello there"))
+    assert encoded.labels == encoded.input_ids
+    assert tokenizer.decode(encoded.input_ids) == "Hello there<|endoftext|>"
+
+
+def test_d13_refusal_of_the_template_is_the_row_s_reason():
+    tokenizer = family_tokenizer("gemma")
+    with pytest.raises(BadRow, match="refuses the row: System role not supported"):
+        encode(tokenizer, conversation(["a"], system="s"))
+
+
+def test_d13_tools_and_calls_are_written_out_where_the_template_ignores_them(caplog):
+    tokenizer = family_tokenizer("chatml")
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": '{"degrees": 3}'},
+        {"role": "assistant", "content": "3 degrees."},
+    ]
+    example = Example(messages, [False, False, True, False, True], TOOLS)
+    encoder = Encoder(tokenizer)
+    with caplog.at_level(logging.WARNING, logger="hf_recipes"):
+        encoded, _ = encoder.encode([example, example])
+    assert learned(tokenizer, encoded) == [
+        '{"name": "get_weather", "arguments": {"city": "Oslo"}}<|im_end|>',
+        "3 degrees.<|im_end|>",
+    ]
+    text = tokenizer.decode(encoded.input_ids)
+    assert text.startswith("<|im_start|>system\nBe brief.\n\nYou can call these functions")
+    assert '{"name": "get_weather", "description": "Weather", "parameters": {}}' in text
+    assert sum("does not show tools" in record.message for record in caplog.records) == 1
+
+
+def test_d13_tools_and_calls_stay_structured_where_the_template_shows_them():
+    shows = (
+        "{% if tools %}{{ '<|im_start|>system\n' + tools | tojson + '<|im_end|>\n' }}{% endif %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+        "{% for c in m.tool_calls or [] %}{{ '<call>' + c.function.name + c.function.arguments | tojson }}{% endfor %}"
+        "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    tokenizer = make_tokenizer(shows, FAMILIES["chatml"].special_tokens, "<|im_end|>")
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "3 degrees."},
+    ]
+    encoded = encode(tokenizer, Example(messages, [False, True, False, True], TOOLS))
+    assert learned(tokenizer, encoded) == ['<call>get_weather{"city": "Oslo"}<|im_end|>', "3 degrees.<|im_end|>"]
+    assert "You can call these functions" not in tokenizer.decode(encoded.input_ids)
+
+
+def test_d13_turns_a_template_would_leave_out_in_silence_are_named():
+    silent = CHATML.replace("{% for m in messages %}", "{% for m in messages if m['role'] in ['user', 'assistant'] %}")
+    tokenizer = make_tokenizer(silent, FAMILIES["chatml"].special_tokens, "<|im_end|>")
+    with pytest.raises(BadRow, match="leaves out system turns"):
+        encode(tokenizer, conversation(["a"], system="s"))
+
+
+def test_tokenizer_without_chat_template_is_refused_for_conversations_only():
+    tokenizer = make_tokenizer(None, ("<s>", "</s>"), "</s>")
+    assert encode(tokenizer, Example(text="Hello")).input_ids
+    with pytest.raises(UserError, match="has no chat template"):
+        encode(tokenizer, conversation(["a"]))
+
+
+def test_probing_happens_on_the_template_in_use():
+    tokenizer = family_tokenizer("phi3")
+    assert ChatTemplate(tokenizer).closing == "<|end|>"
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|endoftext|>")
+    assert ChatTemplate(tokenizer).closing == "<|endoftext|>"
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_tokens_inside_agrees_with_marking_characters(data):
+    """Where tokens tile the text and ranges lie on their borders, exactly the tokens in a range are marked."""
+    widths = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=12))
+    borders = [sum(widths[:count]) for count in range(len(widths) + 1)]
+    offsets = list(pairwise(borders))
+    cuts = sorted(data.draw(st.sets(st.sampled_from(borders), max_size=6)))
+    spans = [(cuts[index], cuts[index + 1]) for index in range(0, len(cuts) - 1, 2)]
+    expected = [any(start >= low and end <= high for low, high in spans) for start, end in offsets]
+    assert tokens_inside(offsets, "x" * borders[-1], spans) == expected
