@@ -143,9 +143,11 @@ def _missing_for_resume(checkpoint: Path) -> list[str]:
 def _trainer_state_fits(checkpoint: Path) -> bool:
     try:
         step = read_json(checkpoint / "trainer_state.json")["global_step"]
+        return checkpoint_step(checkpoint) == step
+    except UserError:  # a checkpoint under a name of the user's
+        return isinstance(step, int)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
-    return checkpoint.name != f"checkpoint-{step}" or checkpoint_step(checkpoint) == step
 
 
 def _missing_random_states(checkpoint: Path, names: set[str]) -> list[str]:

@@ -24,14 +24,8 @@ def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("two-ranks")
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(directory)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    command += [str(SCRIPT), str(directory)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = [json.loads((directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     return SimpleNamespace(directory=directory, seen=lambda name: (seen[0][name], seen[1][name]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
             }
         )
     )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Models this small only lose by threads, and much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class LossRecorder(TrainerCallback):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from checkpoint_helpers import lora_config, make_trainer
+from checkpoint_helpers import lora_config, make_trainer, one_thread
 
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 
@@ -14,15 +14,23 @@ from hf_recipes.checkpoints.keeper import CheckpointKeeper
 @pytest.fixture(scope="session")
 def written_full(tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("full")
-    make_trainer(output, [CheckpointKeeper()]).train()
+    with one_thread():
+        make_trainer(output, [CheckpointKeeper()]).train()
     return output
 
 
 @pytest.fixture(scope="session")
 def written_lora(tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("lora")
-    make_trainer(output, [CheckpointKeeper()], lora=lora_config()).train()
+    with one_thread():
+        make_trainer(output, [CheckpointKeeper()], lora=lora_config()).train()
     return output
+
+
+@pytest.fixture(autouse=True)
+def single_threaded():
+    with one_thread():
+        yield
 
 
 @pytest.fixture
