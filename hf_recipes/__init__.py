@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hf_recipes.data.collate import SupervisedCollator as SupervisedCollator
     from hf_recipes.data.mixture import mix_datasets as mix_datasets
     from hf_recipes.data.prepare import prepare_data as prepare_data
-    from hf_recipes.evaluation.run import evaluate_run as evaluate_run
     from hf_recipes.export.merge import merge_adapter as merge_adapter
     from hf_recipes.models.build import build_lora_model as build_lora_model
     from hf_recipes.models.build import build_model as build_model
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from hf_recipes.models.tokenizer import load_tokenizer as load_tokenizer
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
     from hf_recipes.report.page import write_report as write_report
+    from hf_recipes.training.evaluate import evaluate_run as evaluate_run
     from hf_recipes.training.run import train as train
     from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
 
@@ -52,7 +52,7 @@ _EXPORTS: dict[str, str] = {
     "build_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
-    "evaluate_run": "evaluation.run",
+    "evaluate_run": "training.evaluate",
     "last_good_checkpoint": "checkpoints.choose",
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",

@@ -8,6 +8,10 @@ from pathlib import Path
 # Before any Hugging Face import: tests never reach for the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tiny models spend all their time waking threads; ranks started by tests must share the cores anyway.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Importing deepspeed, where it is installed, would otherwise search for devices and say so.
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import pytest
 from tiny_models import make_tiny_llama

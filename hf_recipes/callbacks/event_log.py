@@ -20,6 +20,7 @@ class EventLogCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._summary: dict[str, Any] = {}
+        event_log(args.output_dir).start_attempt()
         batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
         self._write(
             args,

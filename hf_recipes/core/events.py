@@ -26,6 +26,11 @@ class EventLog:
         name = "events.jsonl" if process_rank == 0 else f"events.rank{process_rank}.jsonl"
         self.path = output_dir / name
         self.rank = process_rank
+        self.attempt = 1
+        self.start_attempt()
+
+    def start_attempt(self) -> None:
+        """Number what follows as the next start of the run: one more than the highest in the file."""
         self.attempt = 1 + max((event.get("attempt", 0) for event in _read_lines(self.path)), default=0)
 
     def write(self, kind: str, step: int, **values: Any) -> None:

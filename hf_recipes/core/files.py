@@ -57,7 +57,10 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
         return [json_safe(item) for item in items]
-    if value is None or isinstance(value, (bool, int, str)):
+    if isinstance(value, str):
+        # Half a surrogate pair, which JSON data may hold as "\\ud83d", has no UTF-8 form and would stop the writing.
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if value is None or isinstance(value, (bool, int)):
         return value
     if hasattr(value, "item") and getattr(value, "size", None) == 1:  # numpy scalars
         return json_safe(value.item())

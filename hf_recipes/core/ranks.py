@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import CheckFailed, UserError
 
 Value = TypeVar("Value")
 
@@ -69,15 +69,21 @@ def any_rank(flag: bool) -> bool:
 
 
 def from_main(function: Callable[[], Value]) -> Value:
-    """Run `function` on rank 0 alone and return its value everywhere; a `UserError` there is raised on all ranks."""
+    """Run `function` on rank 0 alone and return its value everywhere.
+
+    What it raises on purpose (`UserError`, `CheckFailed`), and what the file system answers (`OSError`: full disk, no
+    permission), is raised on all ranks, so that none waits for another.
+    """
     value: Value | None = None
-    sentence: str | None = None
+    failure: UserError | CheckFailed | None = None
     if is_main():
         try:
             value = function()
-        except UserError as error:
-            sentence = str(error)
-    value, sentence = broadcast((value, sentence))
-    if sentence is not None:
-        raise UserError(sentence)
+        except (UserError, CheckFailed) as error:
+            failure = error
+        except OSError as error:
+            failure = CheckFailed(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
+    value, failure = broadcast((value, failure))
+    if failure is not None:
+        raise failure
     return cast(Value, value)

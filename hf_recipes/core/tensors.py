@@ -1,10 +1,11 @@
-"""Safetensors files as streams: the header first, then one tensor at a time; neither torch nor the file's whole size
-is needed to look inside."""
+"""Safetensors files as streams, read and written: the header first, then one tensor at a time; neither torch nor the
+file's whole size is needed to look inside."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -159,3 +160,81 @@ def torch_dtype(name: str) -> Any:
         "U64": torch.uint64,
         "F64": torch.float64,
     }[name]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor to be written: its name, safetensors dtype name and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * BITS_PER_ELEMENT[self.dtype] // 8
+
+
+class SafetensorsWriter:
+    """Writes one safetensors file front to back: the header at once, then one tensor after the other.
+
+    Use as a context manager and write each of `specs` in their order; leaving it syncs the file to disk. `specs` are
+    the tensors given, those of wider elements first, so that every tensor lies aligned to its element size.
+    """
+
+    def __init__(self, file: Path, tensors: Iterable[TensorSpec], metadata: dict[str, str]) -> None:
+        self.file = file
+        self.specs = sorted(tensors, key=lambda spec: -BITS_PER_ELEMENT[spec.dtype])
+        self._metadata = metadata
+        self._written = 0
+
+    def __enter__(self) -> SafetensorsWriter:
+        header = _header(self.specs, self._metadata)
+        if len(header) > MAX_HEADER_BYTES:
+            raise ValueError(f"{self.file}: a header of {len(header)} bytes is more than the format allows")
+        self._stream = open(self.file, "xb")
+        self._stream.write(len(header).to_bytes(8, "little") + header)
+        return self
+
+    def write(self, name: str, data: bytes | bytearray | memoryview) -> None:
+        """Append the bytes of the next tensor; `name` and size must be those of the header."""
+        spec = self.specs[self._written]
+        size = memoryview(data).nbytes
+        if name != spec.name or size != spec.nbytes:
+            raise ValueError(f"{self.file}: got '{name}' of {size} bytes, next is '{spec.name}' of {spec.nbytes}")
+        self._stream.write(data)
+        self._written += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stream:
+            if kind is None:
+                if self._written < len(self.specs):
+                    raise ValueError(f"{self.file}: tensor '{self.specs[self._written].name}' was not written")
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+
+
+def _header(specs: Sequence[TensorSpec], metadata: dict[str, str]) -> bytes:
+    """The JSON header, padded with blanks so that the data begin at a multiple of 8 bytes."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    position = 0
+    for spec in specs:
+        if spec.name in header:
+            raise ValueError(f"tensor '{spec.name}' is there twice")
+        end = position + spec.nbytes
+        header[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def tensor_bytes(tensor: Any) -> memoryview:
+    """The bytes of a CPU `torch.Tensor` as safetensors stores them (row-major, little-endian)."""
+    import torch
+
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def dtype_name(dtype: Any) -> str:
+    """The safetensors name of a `torch.dtype`."""
+    return next(name for name in BITS_PER_ELEMENT if torch_dtype(name) == dtype)

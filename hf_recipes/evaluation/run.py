@@ -24,7 +24,7 @@ TokeniseRows = Callable[[Path, Any], list[TokenisedRow]]
 LoadModel = Callable[[str, str | None, str], Any]
 
 
-def evaluate_run(
+def evaluate_with(
     run: RunDirectory,
     tokenise_rows: TokeniseRows,
     *,

@@ -39,8 +39,9 @@ class ModelSource:
         files = tensor_files(Path(self.name_or_path)) if Path(self.name_or_path).is_dir() else []
         small = sum(file.stat().st_size for file in files) <= _MAX_HASHED_BYTES
         hashes = {file.name: sha256_of_file(file) for file in files} if files and small else None
+        name = str(Path(self.name_or_path) / self.gguf_file) if self.gguf_file else self.name_or_path
         return {
-            "name_or_path": self.name_or_path,
+            "name_or_path": name,
             "revision": self.revision,
             "source": self.label,
             "weights_sha256": hashes,

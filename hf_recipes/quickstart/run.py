@@ -49,11 +49,10 @@ def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
     run = RunDirectory(output_dir)
     clock.lap("train")
 
-    from hf_recipes.data.evaluation_rows import tokenise_rows
-    from hf_recipes.evaluation.run import evaluate_run
+    from hf_recipes.training.evaluate import evaluate_run
 
     logger.info("[3/4] Evaluating base and tuned on held-out orders and general text")
-    evaluation = evaluate_run(run, tokenise_rows)
+    evaluation = evaluate_run(run)
     clock.lap("evaluate")
 
     from hf_recipes.export.merge import merge_adapter

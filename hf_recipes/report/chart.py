@@ -38,7 +38,8 @@ class _Axes:
 
     def y(self, value: float) -> float:
         if self.log:
-            part = math.log(value / self.low) / math.log(self.high / self.low)
+            low, high = math.log(self.low), math.log(self.high)
+            part = (math.log(value) - low) / (high - low)
         else:
             part = (value - self.low) / (self.high - self.low)
         return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)

@@ -38,11 +38,11 @@ def log_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number as short as its reader needs: four significant digits."""
-    if value == 0:
-        return "0"
+    """A number as short as its reader needs: four significant digits; ``nan`` and ``inf`` as they are."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}".replace("-0", "0")
     if abs(value) >= 1e5 or abs(value) < 1e-3:
-        mantissa, exponent = f"{value:.3g}".split("e") if "e" in f"{value:.3g}" else (f"{value:.2e}").split("e")
+        mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value:.4g}"
 

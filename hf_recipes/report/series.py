@@ -49,7 +49,8 @@ def timeline(events: Iterable[Event]) -> list[Event]:
     An attempt that resumes at step k replays what came after k: events of earlier attempts beyond k are left out, also
     where the resumed run has not come that far again, and at equal steps the later attempt's stand.
     """
-    events = [event for event in events if _is_step(event.get("step"))]
+    # By attempt, whatever the clocks of the machines said that they ran on.
+    events = sorted((event for event in events if _is_step(event.get("step"))), key=_attempt)
     starts = _starts(events)
     return [
         event

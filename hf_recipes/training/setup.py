@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
+from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.log import logger
-from hf_recipes.core.ranks import barrier, from_main, is_main
+from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model
@@ -65,15 +67,24 @@ class Setup:
         }
 
     def save_result(self, trainer: Any, source: ModelSource) -> None:
-        """Write adapter/ or model/ with tokenizer, template, generation config, and the manifest that proves it."""
+        """Write adapter/ or model/ with tokenizer, template and generation config; then its manifest; then verify it.
+
+        Raises `CheckFailed` on all ranks when what was written does not verify.
+        """
         target = self.run.model if self.ours.method == "full" else self.run.adapter
         trainer.save_model(str(target))
-        if is_main():
-            generation = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        generation = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        facts = {**self.manifest_facts(source), "step": trainer.state.global_step}
+
+        def finish() -> None:
             if generation is not None:
                 generation.save_pretrained(target)
-            write_manifest(target, {**self.manifest_facts(source), "step": trainer.state.global_step})
-        barrier()
+            write_manifest(target, facts)
+            report = verify_checkpoint(target)
+            if not report.ok:
+                raise CheckFailed(f"the result in '{target}' is damaged: {report.problems[0]}")
+
+        from_main(finish)
 
 
 def set_up(recipe: Recipe) -> Setup:

@@ -12,7 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.compare import compare, evaluate_model, render
-from hf_recipes.evaluation.run import evaluate_run
+from hf_recipes.evaluation.run import evaluate_with
 from hf_recipes.evaluation.suite import EvaluationSuite
 
 SCHEMA = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
@@ -64,7 +64,7 @@ def test_an_adapter_run_compares_the_base_with_the_adapter(tmp_path, tiny_model_
     from transformers import AutoModelForCausalLM
 
     run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
-    evaluation = evaluate_run(run, tokenise_rows)
+    evaluation = evaluate_with(run, tokenise_rows)
     suite = EvaluationSuite.from_dict(settings)
     general = tokenise_rows(suite.general, tokenizer)
     base = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
@@ -83,7 +83,7 @@ def test_an_adapter_run_compares_the_base_with_the_adapter(tmp_path, tiny_model_
 
 def test_evaluation_json_holds_answers_settings_and_versions(tmp_path, tiny_model_dir, tokenizer, settings):
     run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
-    evaluation = evaluate_run(run, tokenise_rows, samples=1, max_new_tokens=2)
+    evaluation = evaluate_with(run, tokenise_rows, samples=1, max_new_tokens=2)
     written = read_json(run.evaluation_json)
     assert written["settings"]["samples"] == 1
     assert written["settings"]["max_new_tokens"] == 2
@@ -118,7 +118,7 @@ def learnt_run(tmp_path, tiny_model_dir, tokenizer, settings) -> RunDirectory:
 
 
 def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
-    evaluation = evaluate_run(learnt_run, tokenise_rows)
+    evaluation = evaluate_with(learnt_run, tokenise_rows)
     tuned, base = evaluation["tuned"]["domain"], evaluation["base"]["domain"]
     assert (tuned["parses"], tuned["fits_schema"], tuned["fields_right"], tuned["exact"]) == (1.0, 1.0, 1.0, 1.0)
     assert (base["parses"], base["exact"]) == (0.0, 0.0)
@@ -172,7 +172,7 @@ def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, token
         loaded.append(name)
         return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
 
-    evaluation = evaluate_run(run, tokenise_rows, load_model=load)
+    evaluation = evaluate_with(run, tokenise_rows, load_model=load)
     assert loaded == [str(tiny_model_dir), str(run.model)]
     assert abs(evaluation["change"]["forgetting"]) > 1e-3
 
@@ -186,26 +186,26 @@ def test_text_answers_have_their_own_rows(tmp_path, tiny_model_dir, tokenizer, t
 
 def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, settings, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("hf_recipes"), "propagate", True)
-    evaluate_run(adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings), tokenise_rows)
+    evaluate_with(adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings), tokenise_rows)
     assert "2 of 2 tuned answers met the limit of 4 tokens" in caplog.text
 
 
 def test_a_recipe_without_evaluation_names_the_key(tmp_path, tiny_model_dir):
     run = make_run(tmp_path / "run", tiny_model_dir, None)
     with pytest.raises(UserError, match=r"has no 'evaluation': add e\.g\. evaluation: \{domain"):
-        evaluate_run(run, tokenise_rows)
+        evaluate_with(run, tokenise_rows)
 
 
 def test_missing_parts_are_one_sentence_each(tmp_path, tiny_model_dir, tokenizer, settings):
     run = make_run(tmp_path / "none", tiny_model_dir, settings)
     with pytest.raises(UserError, match="holds no finished result"):
-        evaluate_run(run, tokenise_rows)
+        evaluate_with(run, tokenise_rows)
     run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings)
     with pytest.raises(UserError, match="gives no row to take a loss on"):
-        evaluate_run(run, lambda path, tokenizer: [])
+        evaluate_with(run, lambda path, tokenizer: [])
     run.write(run.run_json, {**read_json(run.run_json), "base_model": {"name_or_path": str(tmp_path / "gone")}})
     with pytest.raises(UserError, match="cannot be loaded") as error:
-        evaluate_run(run, tokenise_rows)
+        evaluate_with(run, tokenise_rows)
     assert "\n" not in str(error.value)
 
 
@@ -219,7 +219,7 @@ def test_the_real_model_before_and_after_a_random_adapter(tmp_path, smollm2_dir,
     Path(settings["domain"]).write_text("".join(json.dumps(turns(*order)) + "\n" for order in orders))
     Path(settings["general"]).write_text(json.dumps({"text": "The capital of France is Paris, a city on the Seine."}))
     run = adapter_run(tmp_path / "run", smollm2_dir, real, settings)
-    evaluation = evaluate_run(run, tokenise_rows)
+    evaluation = evaluate_with(run, tokenise_rows)
     assert evaluation["base"]["domain"]["rows"] == 4
     assert 1.0 < evaluation["base"]["general"]["nats_per_token"] < 4.0
     assert evaluation["change"]["forgetting"] > 1.0  # noise on every linear layer ruins it

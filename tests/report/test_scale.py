@@ -43,7 +43,18 @@ def test_log_ticks_by_hand():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (1, "1"), (0.5, "0.5"), (1234.56, "1235"), (2e-5, "2e-5"), (0.00012345, "1.23e-4"), (1.5e6, "1.5e6")],
+    [
+        (0, "0"),
+        (-0.0, "0"),
+        (1, "1"),
+        (0.5, "0.5"),
+        (1234.56, "1235"),
+        (2e-5, "2e-5"),
+        (0.00012345, "1.23e-4"),
+        (1.5e6, "1.5e6"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
 )
 def test_numbers_are_short(value, shown):
     assert number(value) == shown

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import make_tiny_llama
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import make_tiny_llama
 
 from hf_recipes.training import loss as loss_module
 from hf_recipes.training.loss import supervised_cross_entropy

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from tiny_models import make_tiny_llama
 from datasets import Dataset
+from tiny_models import make_tiny_llama
 from trl import SFTConfig, SFTTrainer
 
 from hf_recipes.data.collate import SupervisedCollator

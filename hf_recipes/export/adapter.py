@@ -1,0 +1,231 @@
+"""A PEFT adapter on disk, read as what it says about each parameter of the model; no tensor unaccounted for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
+from hf_recipes.export.algebra import pattern_value, scale_of
+from hf_recipes.export.methods import refuse_unsupported
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_LORA = re.compile(
+    r"^(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
+    r"|lora_magnitude_vector)(\.weight)?$"
+)
+_ROWS = re.compile(r"^(?P<module>.+)\.token_adapter\.trainable_tokens_delta$")
+_UNDERNEATH = re.compile(r"\.(token_adapter\.base_layer|base_layer|original_module)\.")
+
+
+@dataclass(frozen=True)
+class LoraPair:
+    """The two halves of one update on disk, its DoRA magnitude if any, and the factor in front."""
+
+    a: TensorEntry
+    b: TensorEntry
+    scale: float
+    embedding: bool
+    magnitude: TensorEntry | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def outputs_inputs(self) -> tuple[int, int]:
+        return self.b.shape[0], self.a.shape[1]
+
+
+@dataclass
+class Edit:
+    """What an adapter says about one parameter, to be applied in this order.
+
+    `base` stands for the base's own value (saved because the vocabulary was resized), `value` was trained in full,
+    `lora` is added, `bias` is added with its factor, `rows` replace the rows of `indices`.
+    """
+
+    base: TensorEntry | None = None
+    value: TensorEntry | None = None
+    lora: LoraPair | None = None
+    bias: tuple[TensorEntry, float] | None = None
+    rows: TensorEntry | None = None
+    indices: tuple[int, ...] = ()
+    names: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it leaves the parameter as it is."""
+        return not (self.base or self.is_trained)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it holds more than the base's own value."""
+        return bool(self.value or self.lora or self.bias or self.rows)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter's directory, its configuration, its tensors, and the edits they make by in-memory parameter name."""
+
+    directory: Path
+    config: dict[str, Any]
+    entries: dict[str, TensorEntry]
+    edits: dict[str, Edit]
+
+
+def read_adapter(directory: Path) -> Adapter:
+    """Read the headers of a PEFT adapter.
+
+    Raises:
+        UserError: no adapter there, a damaged file, a method that cannot be merged, half a pair, a rank that is not the
+            configured one, or a tensor of unknown kind; each named.
+    """
+    config = _read_config(directory)
+    refuse_unsupported(config, str(directory))
+    entries = _read_entries(directory)
+    return Adapter(directory, config, entries, read_edits(entries.values(), config))
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    file = directory / CONFIG_NAME
+    if not file.is_file():
+        raise UserError(f"'{directory}' is not an adapter (no {CONFIG_NAME} in it): give the directory PEFT saved.")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is not valid JSON ({error}): save the adapter again.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{file} is not a JSON object: save the adapter again.")
+    return config
+
+
+def _read_entries(directory: Path) -> dict[str, TensorEntry]:
+    file = directory / WEIGHTS_NAME
+    if not file.is_file():
+        old = " Its adapter_model.bin is a pickle: load it with peft and save_pretrained it."
+        raise UserError(f"{file} is missing.{old if (directory / 'adapter_model.bin').is_file() else ''}")
+    try:
+        entries, _ = read_header(file)
+    except DamagedFile as error:
+        raise UserError(f"The adapter is damaged: {error}; save it again or take another checkpoint.") from None
+    if not entries:
+        raise UserError(f"{file} holds no tensor: the adapter was saved empty, so there is nothing to merge.")
+    for name, entry in entries.items():
+        if 0 in entry.shape:
+            raise UserError(
+                f"{file}: '{name}' has shape {list(entry.shape)}: the ranks' shards were not gathered at the save."
+            )
+    return entries
+
+
+def read_edits(entries: Iterable[TensorEntry], config: Mapping[str, Any]) -> dict[str, Edit]:
+    """Sort an adapter's tensors by the parameter they bear on (``model.layers.0.self_attn.q_proj.weight`` …).
+
+    Raises:
+        UserError: as `read_adapter`.
+    """
+    edits: dict[str, Edit] = {}
+    pairs: dict[str, dict[str, TensorEntry]] = {}
+    for entry in entries:
+        name = entry.name.removeprefix(_PREFIX)
+        if match := _LORA.match(name):
+            pairs.setdefault(match["module"], {})[match["part"]] = entry
+        elif match := _ROWS.match(name):
+            edit = _edit(edits, f"{match['module']}.weight", entry)
+            edit.rows, edit.indices = entry, _token_indices(match["module"], entry, config)
+        else:
+            _read_full_tensor(edits, name, entry, config)
+    for module, parts in pairs.items():
+        _read_pair(edits, module, parts, config)
+    return edits
+
+
+def _edit(edits: dict[str, Edit], parameter: str, *entries: TensorEntry) -> Edit:
+    edit = edits.setdefault(parameter, Edit())
+    edit.names += [entry.name for entry in entries]
+    return edit
+
+
+def _read_full_tensor(edits: dict[str, Edit], name: str, entry: TensorEntry, config: Mapping[str, Any]) -> None:
+    """A whole parameter: trained (`modules_to_save`, biases), or the base's own, saved along with the adapter.
+
+    PEFT saves embeddings that were resized or targeted, and names what lies under a wrapper ``base_layer`` or
+    ``original_module``; a trained bias lies under the wrapper too.
+    """
+    if "lora_" in name or "trainable_tokens" in name or not entry.dtype.startswith(("F", "BF")):
+        raise UserError(f"Adapter tensor '{entry.name}' is of a kind that is not known here: nothing was merged.")
+    parameter = _UNDERNEATH.sub(".", name).replace(".modules_to_save.", ".")
+    trained_bias = name.endswith(".bias") and config.get("bias") in ("all", "lora_only")
+    trained = not _UNDERNEATH.search(name) and _is_saved_module(parameter, config)
+    role = "value" if trained or trained_bias else "base"
+    edit = _edit(edits, parameter, entry)
+    known: TensorEntry | None = getattr(edit, role)
+    if known is not None and known.read() != entry.read():
+        raise UserError(f"Adapter tensors '{known.name}' and '{entry.name}' claim to be the same and differ.")
+    setattr(edit, role, entry)
+
+
+def _is_saved_module(parameter: str, config: Mapping[str, Any]) -> bool:
+    """Whether a parameter lies in one of `modules_to_save`, which PEFT matches by the end of a module's name."""
+    parts = parameter.split(".")
+    modules = [".".join(parts[:end]) for end in range(1, len(parts))]
+    return any(module.endswith(saved) for saved in config.get("modules_to_save") or () for module in modules)
+
+
+def _token_indices(module: str, entry: TensorEntry, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The rows that `entry` holds. A tied head without indices of its own follows those of the embedding."""
+    given = config.get("trainable_token_indices") or ()
+    if isinstance(given, dict):
+        own = [indices for name, indices in given.items() if f".{module}".endswith(f".{name}")]
+        given = own[0] if own else next(iter(given.values()))
+    if len(given) != entry.shape[0]:
+        raise UserError(
+            f"Adapter tensor '{entry.name}' has {entry.shape[0]} rows, but {CONFIG_NAME} names {len(given)} tokens "
+            "(trainable_token_indices): the two files do not belong together."
+        )
+    return tuple(given)
+
+
+def _read_pair(edits: dict[str, Edit], module: str, parts: dict[str, TensorEntry], config: Mapping[str, Any]) -> None:
+    embedding = any("embedding" in part for part in parts)
+    halves = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A.weight", "lora_B.weight")
+    for half in halves:
+        if half not in parts:
+            raise UserError(
+                f"Half an adapter: '{next(iter(parts.values())).name}' stands without '{_PREFIX}{module}.{half}'; "
+                "save it again or take another checkpoint."
+            )
+    a, b = (parts.pop(half) for half in halves)
+    magnitude = parts.pop("lora_magnitude_vector", None)
+    if bool(config.get("use_dora")) != (magnitude is not None):
+        state = "is missing, though use_dora is set" if magnitude is None else "is there, though use_dora is not set"
+        raise UserError(f"'{_PREFIX}{module}.lora_magnitude_vector' {state}: weights and {CONFIG_NAME} do not agree.")
+    scale = _scale(module, a, b, config)
+    edit = _edit(edits, f"{module}.weight", a, b, *([magnitude] if magnitude else []))
+    edit.lora = LoraPair(a, b, scale, embedding, magnitude)
+    if bias := parts.pop("lora_B.bias", None):
+        _edit(edits, f"{module}.bias", bias).bias = (bias, scale)
+    if parts:
+        names = ", ".join(entry.name for entry in parts.values())
+        raise UserError(f"Adapter tensors {names} do not go together: '{module}' has LoRA of two kinds.")
+
+
+def _scale(module: str, a: TensorEntry, b: TensorEntry, config: Mapping[str, Any]) -> float:
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise UserError(f"'{a.name}' has {len(a.shape)} dimensions: LoRA on convolutions is not merged here.")
+    rank = int(pattern_value(config.get("rank_pattern") or {}, module, config.get("r", 8)))
+    if a.shape[0] != rank or b.shape[1] != rank:
+        raise UserError(
+            f"'{a.name}' {list(a.shape)} and '{b.name}' {list(b.shape)} are not of rank {rank}, which {CONFIG_NAME} "
+            "gives them: the two files do not belong together."
+        )
+    alpha = pattern_value(config.get("alpha_pattern") or {}, module, config.get("lora_alpha", 8))
+    return scale_of(alpha, rank, bool(config.get("use_rslora")))

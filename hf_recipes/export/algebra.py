@@ -1,0 +1,80 @@
+"""The arithmetic of a LoRA merge on plain tensors: products and sums in fp32, one rounding to the target dtype.
+
+The operations and their order are those of PEFT's default merge (`safe_merge=False`) on a CPU, so results agree to the
+bit: `peft/tuners/lora/layer.py` (`get_delta_weight`) and `variants.py` (`DoraLinearVariant`). One exception: over a
+16-bit base PEFT rounds the update of an embedding (and of MiCA) before it adds it; here there is one rounding for all,
+which is also what the live adapter computes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LoraUpdate:
+    """A low-rank update ``scale · B·A`` of one weight.
+
+    `a` is (rank, inputs) and `b` (outputs, rank). The weight is (outputs, inputs), or, when `transposed`, as in
+    `Conv1D` and embeddings, (inputs, outputs). `magnitude`, (outputs,), is there for DoRA.
+    """
+
+    a: Tensor
+    b: Tensor
+    scale: float
+    transposed: bool = False
+    magnitude: Tensor | None = None
+
+
+def scale_of(alpha: float, rank: int, rank_stabilised: bool) -> float:
+    """``alpha / rank``, or ``alpha / √rank`` for rsLoRA (Kalajdzievski 2023, arXiv:2312.03732)."""
+    return alpha / math.sqrt(rank) if rank_stabilised else alpha / rank
+
+
+def pattern_value(patterns: Mapping[str, float], module: str, default: float) -> float:
+    """The value of the first pattern (a regular expression for the end of the module's name) that fits, as in
+    `peft.utils.other.get_pattern_key`, else `default`."""
+    for pattern, value in patterns.items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return default
+
+
+def delta(update: LoraUpdate) -> Tensor:
+    """``scale · B·A`` in fp32, laid out as the weight."""
+    product = update.b.float() @ update.a.float()
+    return (product.T if update.transposed else product) * update.scale
+
+
+def merge_lora(weight: Tensor, update: LoraUpdate, dtype: torch.dtype) -> Tensor:
+    """``W + scale·B·A``; for DoRA ``m / ‖W + ΔW‖ · (W + ΔW)``, the norm over the inputs of each output.
+
+    Args:
+        weight: 2-D, any float dtype; not changed.
+        update: what to add (DoRA: Liu et al. 2024, arXiv:2402.09353, eq. 5).
+        dtype: of the result; computed in fp32 and rounded once.
+    """
+    change = delta(update)
+    if update.magnitude is None:
+        return change.add_(weight).to(dtype)
+    # Added once more for the norm, in the layout PEFT has there: the layout decides in which order a norm is summed.
+    by_output = weight.T + change.T if update.transposed else weight + change
+    factor = (update.magnitude.float() / torch.linalg.norm(by_output, dim=1)).view(-1, 1)
+    del by_output
+    return (change.add_(weight).mul_(factor.T if update.transposed else factor)).to(dtype)
+
+
+def merge_bias(bias: Tensor, lora_bias: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """``bias + scale · lora_bias`` (both 1-D), rounded once."""
+    return (bias.float() + lora_bias.float() * scale).to(dtype)
+
+
+def put_rows(weight: Tensor, rows: Tensor, indices: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """`weight` with `rows[i]` in place of row `indices[i]`: PEFT's trainable tokens hold rows, not differences."""
+    return weight.to(dtype, copy=True).index_copy_(0, torch.tensor(indices), rows.to(dtype))

@@ -1,0 +1,245 @@
+"""What a merge will write, decided from headers alone: every adapter tensor placed, every shape checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.tensors import TensorEntry, TensorSpec
+from hf_recipes.export.adapter import Adapter, Edit, LoraPair
+from hf_recipes.export.base import BaseModel, BaseTensor, config_parts
+from hf_recipes.export.heads import new_head_names
+from hf_recipes.export.ties import group_edits, tied_parameters
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+# Last names of the modules that have a row for each word.
+_VOCABULARY = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor to be written: its form, the tensor it comes from, its file, and the edit if there is one.
+
+    A head that is no longer tied comes from the embedding; a head that training added comes from the adapter.
+    """
+
+    spec: TensorSpec
+    source: BaseTensor
+    shard: str
+    edit: Edit | None = None
+    transposed: bool = False
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the base has nothing in its place."""
+        return self.edit is not None and self.source is self.edit.value
+
+    @property
+    def start(self) -> BaseTensor:
+        """The tensor on disk that LoRA or rows are applied to."""
+        edit = self.edit or Edit()
+        return edit.value or edit.base or self.source
+
+    @property
+    def elements(self) -> int:
+        return prod(self.spec.shape)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the base's bytes are written as they are."""
+        return self.edit is None and isinstance(self.source, TensorEntry) and self.source.dtype == self.spec.dtype
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """All tensors of the merged model, in the base's order; `untied` when embeddings and head went apart."""
+
+    outputs: list[Output]
+    untied: bool
+    vocab_size: int | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(output.spec.nbytes for output in self.outputs)
+
+    @property
+    def edited(self) -> list[Output]:
+        return [output for output in self.outputs if output.edit is not None]
+
+    def shards(self) -> dict[str, list[Output]]:
+        """Outputs by file name, in the base's order."""
+        shards: dict[str, list[Output]] = {}
+        for output in self.outputs:
+            shards.setdefault(output.shard, []).append(output)
+        return shards
+
+
+def plan_merge(adapter: Adapter, base: BaseModel, dtype: str) -> MergePlan:
+    """Place every edit of the adapter on a tensor of the base.
+
+    Args:
+        adapter, base: read by their headers.
+        dtype: safetensors name that all float tensors will have.
+
+    Raises:
+        UserError: adapter tensors that fit nothing in the base, or shapes that do not fit; named.
+    """
+    by_base, extra, untied = _place(adapter, base)
+    transposed = _Transposed(adapter)
+    outputs = []
+    for name, source in base.tensors.items():
+        edits = {name: by_base.get(name), **extra.get(name, {})}
+        outputs += [_output(own_name, source, edit, dtype, transposed) for own_name, edit in edits.items()]
+    outputs += _new_heads(adapter, base, dtype)
+    return MergePlan(outputs, untied, _new_vocab_size(outputs, base))
+
+
+def _place(adapter: Adapter, base: BaseModel) -> tuple[dict[str, Edit], dict[str, dict[str, Edit]], bool]:
+    """Edits by base tensor; new tensors, by the base tensor they were tied to until now; whether any tie ends."""
+    placed: dict[str, Edit] = {}
+    extra: dict[str, dict[str, Edit]] = {}
+    untied = False
+    heads = new_head_names(adapter, base.tensors)
+    edits = {name: edit for name, edit in adapter.edits.items() if name not in heads}
+    for members in _tied_groups(edits, base):
+        own, same = group_edits(members, edits)
+        stored = next(name for member in members if (name := base_name(member, base.tensors)))
+        untied |= not same
+        for member in members:
+            edits.pop(member, None)
+            if name := base_name(member, base.tensors):
+                placed[name] = own[member]
+            elif not same:
+                extra.setdefault(stored, {})[member] = own[member]
+    unmatched = [
+        entry for parameter, edit in edits.items() if not base_name(parameter, base.tensors) for entry in edit.names
+    ]
+    if unmatched:
+        _refuse_unmatched(adapter, base, unmatched)
+    placed |= {str(base_name(parameter, base.tensors)): edit for parameter, edit in edits.items()}
+    return placed, extra, untied
+
+
+def _refuse_unmatched(adapter: Adapter, base: BaseModel, unmatched: list[str]) -> None:
+    shown = ", ".join(sorted(unmatched)[:4]) + (", …" if len(unmatched) > 4 else "")
+    raise UserError(
+        f"{len(unmatched)} of {len(adapter.entries)} adapter tensors have no counterpart in the base "
+        f"'{base.directory}' ({shown}): the adapter belongs to another base or model class; nothing was merged."
+    )
+
+
+def base_name(parameter: str, tensors: Mapping[str, BaseTensor]) -> str | None:
+    """The name of a model's parameter in its checkpoint: the same, or, as for the original GPT-2, saved from the
+    headless model and so without the first part (``transformer.``)."""
+    if parameter in tensors:
+        return parameter
+    headless = parameter.partition(".")[2]
+    return headless if headless in tensors else None
+
+
+def _tied_groups(edits: Mapping[str, Edit], base: BaseModel) -> list[list[str]]:
+    """Groups of tied parameters that an edit touches, each with the source of the tie first."""
+    may_tie = any(part.get("tie_word_embeddings", True) for part in config_parts(base.config))
+    if not may_tie or not any(_touches_vocabulary(name, edit, base) for name, edit in edits.items()):
+        return []
+    groups: dict[str, list[str]] = {}
+    for target, source in tied_parameters(base.directory, base.config).items():
+        groups.setdefault(source, [source]).append(target)
+    stored = [group for group in groups.values() if any(base_name(name, base.tensors) for name in group)]
+    return [group for group in stored if any(name in edits for name in group)]
+
+
+def _touches_vocabulary(parameter: str, edit: Edit, base: BaseModel) -> bool:
+    """Whether ties may matter: only parameters with a row for each word are ever tied."""
+    name = base_name(parameter, base.tensors)
+    if name is None or edit.rows or (edit.lora and edit.lora.embedding):
+        return True
+    return len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == base.vocab_size
+
+
+class _Transposed:
+    """Whether a weight is laid out (inputs, outputs): told by its shape, and for square ones by the adapter's config,
+    which PEFT corrects for the layers it finds (`Conv1D` or `Linear`) before it saves it."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.configured = bool(adapter.config.get("fan_in_fan_out"))
+
+    def __call__(self, name: str, shape: tuple[int, ...], pair: LoraPair) -> bool:
+        outputs, inputs = pair.outputs_inputs
+        fits = [shape == (outputs, inputs), shape == (inputs, outputs)]
+        if not any(fits):
+            raise UserError(
+                f"'{name}' of the base has shape {list(shape)}, but the adapter's '{pair.a.name}' and '{pair.b.name}' "
+                f"make {[outputs, inputs]}: it belongs to another base."
+            )
+        if pair.embedding:
+            return True
+        return self.configured if all(fits) else fits[1]
+
+
+def _output(name: str, source: BaseTensor, edit: Edit | None, dtype: str, transposed: _Transposed) -> Output:
+    spec = TensorSpec(name, dtype if source.dtype in _FLOATS else source.dtype, source.shape)
+    if edit is None or edit.is_empty:
+        return Output(spec, source, source.file.name)
+    start = edit.value or edit.base or source
+    _check_shape(name, source, start)
+    _check_small_parts(name, start, edit)
+    if edit.lora and (edit.value or edit.rows):
+        raise UserError(f"'{name}' has both LoRA and trained values ({', '.join(edit.names)}): not merged here.")
+    flipped = edit.lora is not None and transposed(name, start.shape, edit.lora)
+    return Output(replace(spec, shape=start.shape), source, source.file.name, edit, flipped)
+
+
+def _new_heads(adapter: Adapter, base: BaseModel, dtype: str) -> list[Output]:
+    """The tensors of a classification head, which only the adapter has; they go into the base's last file."""
+    last = list(base.tensors.values())[-1].file.name
+    outputs = []
+    for name in new_head_names(adapter, base.tensors):
+        edit = adapter.edits[name]
+        assert edit.value, name
+        outputs.append(Output(TensorSpec(name, dtype, edit.value.shape), edit.value, last, edit))
+    return outputs
+
+
+def _check_shape(name: str, base: BaseTensor, start: BaseTensor) -> None:
+    """A full tensor from the adapter has the base's shape; only the number of words may differ."""
+    is_vocabulary = name.removesuffix(".weight").rpartition(".")[2] in _VOCABULARY
+    same_but_rows = is_vocabulary and start.shape[1:] == base.shape[1:]
+    if start.shape != base.shape and not same_but_rows:
+        raise UserError(
+            f"'{name}' of the base has shape {list(base.shape)}, but '{start.name}' of the adapter "
+            f"{list(start.shape)}: it belongs to another base."
+        )
+
+
+def _check_small_parts(name: str, start: BaseTensor, edit: Edit) -> None:
+    fits = True
+    if edit.bias:
+        fits = edit.bias[0].shape == start.shape
+    if edit.rows:
+        fits = edit.rows.shape[1:] == start.shape[1:] and all(0 <= index < start.shape[0] for index in edit.indices)
+    if edit.lora and edit.lora.magnitude:
+        fits = edit.lora.magnitude.shape == (edit.lora.outputs_inputs[0],)
+    if not fits:
+        raise UserError(
+            f"'{name}' of the base has shape {list(start.shape)}, which {', '.join(edit.names)} of the adapter do not "
+            "fit: they belong to another base."
+        )
+
+
+def _new_vocab_size(outputs: list[Output], base: BaseModel) -> int | None:
+    """The size of the vocabulary if training changed it; embeddings and head must agree."""
+    resized = [output for output in outputs if output.spec.shape != output.source.shape]
+    if not resized:
+        return None
+    size = resized[0].spec.shape[0]
+    for output in outputs:
+        leaf = output.spec.name.removesuffix(".weight").rpartition(".")[2]
+        if (output in resized or leaf in _VOCABULARY) and output.spec.shape[0] != size:
+            raise UserError(
+                f"The vocabulary was extended to {size} rows ('{resized[0].spec.name}'), but '{output.spec.name}' has "
+                f"{output.spec.shape[0]}: save the adapter with save_embedding_layers=True, or both in modules_to_save."
+            )
+    return size
