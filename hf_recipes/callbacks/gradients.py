@@ -185,6 +185,16 @@ class GradientGate:
 _GATES: WeakKeyDictionary[torch.nn.Module, GradientGate] = WeakKeyDictionary()
 
 
+def see_loss(model: torch.nn.Module, loss: torch.Tensor) -> None:
+    """Show a loss that was computed outside `model` to its gate, so that a NaN is named by rank and micro-batch.
+
+    Does nothing without a gate, or outside training. The value stays on its device: no sync.
+    """
+    gate = _GATES.get(model)
+    if gate is not None and model.training:
+        gate._flag(loss.detach(), _LOSS)
+
+
 def _with_gradient(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.grad is not None]
 

@@ -64,7 +64,8 @@ class NonFiniteGuard(Resumable, TrainerCallback):
         reading = self._gate.measure(state.global_step, kwargs["model"])
         bad = reading.bad
         overflow = bad is not None and bad.what == "gradient" and self._gate.loss_scaled
-        decision = self.detector.judge(bad is not None, self.max_consecutive_skips if overflow else None)
+        limit = self.max_consecutive_skips if overflow else 1 if self._gate.updates_in_backward else None
+        decision = self.detector.judge(bad is not None, limit)
         if bad is None or (overflow and decision == "skip"):
             return
         update_dropped = self._gate.skip_update()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
@@ -52,7 +53,8 @@ def compare_logits(adapter: Path, base: Path, merged: Path) -> dict[str, Any]:
     started = time.perf_counter()
     order = {"adapter": str(adapter), "base": str(base), "merged": str(merged)}
     command = [sys.executable, "-m", "hf_recipes.export.logits_proof"]
-    done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, check=False)
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}  # everything is in the three directories
+    done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, check=False, env=offline)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise CheckFailed(f"the merged model cannot be compared with the adapter ({reason}); no output was left")

@@ -39,7 +39,6 @@ def prove_tensors(plan: MergePlan, directory: Path) -> dict[str, Any]:
         raise CheckFailed(f"the merged files hold other tensors than planned: {sorted(set(written) ^ expected)[:4]}")
     errors = [_prove_one(output, written[output.spec.name]) for output in plan.outputs]
     return {
-        "kind": "tensors",
         "tensors": len(errors),
         "copied": sum(output.is_copy for output in plan.outputs),
         "recomputed": len(plan.edited),

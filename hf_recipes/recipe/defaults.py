@@ -1,4 +1,4 @@
-"""The defaults of a recipe, for keys it leaves out. Sources: the QLoRA and LoRA practice cited in docs/defaults.md."""
+"""The defaults of a recipe, for keys it leaves out. Sources: the QLoRA and LoRA practice cited in docs/recipes.md."""
 
 from __future__ import annotations
 

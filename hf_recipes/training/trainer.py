@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from trl import SFTTrainer
 
+from hf_recipes.callbacks.gradients import see_loss
 from hf_recipes.training.loss import supervised_cross_entropy
 
 # Models that do more between head and logits than a product; TRL's own loss knows them.
@@ -45,6 +46,7 @@ class SupervisedTrainer(SFTTrainer):
         with _head_passes_hidden_states(head):
             outputs = model(**{key: value for key, value in inputs.items() if key != "labels"}, use_cache=False)
         total = supervised_cross_entropy(outputs.logits, head.weight, head.bias, labels)
+        see_loss(unwrapped, total)
         if num_items_in_batch is None:
             return total / (labels[:, 1:] != -100).sum().clamp(min=1)
         # The count is over all ranks and accumulated batches, while DDP averages gradients over ranks.

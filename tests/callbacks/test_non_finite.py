@@ -172,6 +172,44 @@ def test_a_compiled_model_is_guarded(tmp_path):
     assert "the loss of micro-batch 1" in guard.tripped
 
 
+def test_t5_a_trl_trainer_is_guarded(tmp_path, tiny_model, tokenizer):
+    """TRL computes its loss in chunks without logits; the guard must see that one too."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    bad_token = 300
+    tiny_model.lm_head.weight = torch.nn.Parameter(tiny_model.lm_head.weight.detach().clone())  # untied: only the input
+    with torch.no_grad():
+        tiny_model.get_input_embeddings().weight[bad_token] = float("inf")
+    healthy = {"input_ids": list(range(10, 30)), "labels": list(range(10, 30))}
+    poisoned = {**healthy, "input_ids": [*range(10, 29), bad_token]}
+    guard = NonFiniteGuard()
+    trainer = SFTTrainer(
+        model=tiny_model,
+        args=SFTConfig(
+            output_dir=str(tmp_path),
+            max_steps=3,
+            per_device_train_batch_size=1,
+            gradient_accumulation_steps=2,
+            dataset_kwargs={"skip_prepare_dataset": True},
+            train_sampling_strategy="sequential",
+            save_strategy="no",
+            use_cpu=True,
+            bf16=False,
+            disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list([healthy, healthy, healthy, poisoned, healthy, healthy]),
+        processing_class=tokenizer,
+        callbacks=[guard],
+    )
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert "the loss of micro-batch 2 of 2 on rank 0" in guard.tripped
+    finite = torch.ones(len(tokenizer), dtype=torch.bool)
+    finite[bad_token] = False
+    assert tiny_model.get_input_embeddings().weight[finite].isfinite().all()
+
+
 def test_another_policy_is_refused():
     with pytest.raises(UserError, match="policy must be 'stop' or 'skip'"):
         NonFiniteGuard("halt")

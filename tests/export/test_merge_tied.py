@@ -11,6 +11,7 @@ import pytest
 import torch
 from export_helpers import (
     WORDS,
+    change_tensors,
     live_logits,
     make_gpt2,
     merged_logits,
@@ -21,6 +22,7 @@ from export_helpers import (
     tensors_of,
 )
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.export.merge import merge_adapter
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -98,3 +100,12 @@ def test_m4_an_extended_vocabulary_comes_from_the_adapter(tmp_path, case):
     assert report.vocab_size == read(tmp_path / "merged" / "config.json")["vocab_size"] == WORDS + 6
     live = live_logits(base, adapter, rows=WORDS + 6)
     torch.testing.assert_close(merged_logits(tmp_path / "merged"), live, rtol=0, atol=2e-5)
+
+
+def test_m4_a_vocabulary_extended_on_one_side_only_is_refused(tmp_path):
+    base = save_base(tmp_path / "base", tied=False)
+    adapter = save_adapter(tmp_path / "adapter", base, resize=WORDS + 6, target_modules=["q_proj"])
+    change_tensors(adapter, lambda tensors: tensors.pop("base_model.model.lm_head.weight"))
+    with pytest.raises(UserError, match=rf"{WORDS + 6} rows .*'lm_head.weight' has {WORDS}"):
+        merge_adapter(adapter, output=tmp_path / "merged", dtype="fp32")
+    assert not (tmp_path / "merged").exists()

@@ -42,7 +42,8 @@ def next_value(tensor, steps):
 def test_a_good_merge_is_proven(merged):
     plan, directory = merged
     proof = prove_tensors(plan, directory)
-    assert 0 < proof["largest_error"] <= 1
+    assert 0 <= proof["largest_error"] <= 1
+    assert (proof["largest_error"] == 0) == (plan.outputs[0].spec.dtype == "F32")  # nothing is rounded there
 
 
 @pytest.mark.parametrize("name", [MERGED, COPIED])
@@ -102,7 +103,8 @@ def test_logits_of_merged_and_adapter_agree(tmp_path, tiny_model_dir, chat):
 @pytest.mark.slow
 def test_another_model_does_not_pass_the_proof_by_logits(tmp_path, tiny_model_dir, chat):
     merge_adapter(chat, output=tmp_path / "out", dtype="fp32", proof="off")
-    spoil(tmp_path / "out", lambda state: state[MERGED.replace("q_proj", "o_proj")].normal_(0, 1))
+    # A random tiny model is undecided about every word; larger embeddings, tied to the head, make it decided.
+    spoil(tmp_path / "out", lambda state: state["model.embed_tokens.weight"].mul_(50))
     with pytest.raises(CheckFailed, match="not the adapter's"):
         compare_logits(chat, tiny_model_dir, tmp_path / "out")
 

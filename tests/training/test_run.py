@@ -57,6 +57,14 @@ def logged(run, key="loss"):
     return [event[key] for event in events(run) if event["kind"] == "log" and key in event]
 
 
+def load_adapter(run):
+    """The weights that the newest checkpoint holds."""
+    from safetensors.torch import load_file
+
+    newest = max(run.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    return load_file(newest / "adapter_model.safetensors")
+
+
 def launch(*command, environment=None):
     result = subprocess.run(
         [sys.executable, "-m", *command], capture_output=True, text=True, env={**os.environ, **(environment or {})}
@@ -148,7 +156,9 @@ def test_t5_a_nan_batch_stops_the_run_with_code_1_and_finite_weights(workplace, 
     with pytest.raises(CheckFailed, match="training was stopped at step"):
         train(load_recipe("recipe.yaml", keys))
     assert json.loads((workplace / "run" / "status.json").read_text())["code"] == 1
-    assert any(event["kind"] == "alarm" for event in events(workplace / "run"))
+    (alarm,) = [event for event in events(workplace / "run") if event["kind"] == "alarm"]
+    assert (alarm["what"], alarm["bad_rank"], alarm["micro_batch"]) == ("loss", 0, 1)
+    assert all(torch.isfinite(p).all() for p in load_adapter(workplace / "run").values())
 
 
 @pytest.mark.slow
