@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 
 logger = logging.getLogger("hf_recipes")
 
@@ -21,3 +22,5 @@ def show_on_console(process_rank: int = 0) -> None:
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel(logging.INFO if process_rank == 0 else logging.ERROR)
+    # TRL 1.16 and PEFT 0.21 still use names that transformers 5 renames; nothing a user can mend. Gone when they are.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated", category=FutureWarning)

@@ -1,6 +1,6 @@
 """General rows mixed in against forgetting: prompts of our own, answered by the base model itself.
 
-``general.jsonl`` (training) and ``general_heldout.jsonl`` (the forgetting loss) are package data in messages format.
+``general.jsonl`` (training) and ``general_heldout.jsonl`` (the forgetting loss) lie with the shipped recipes, in messages format.
 They hold what `answer_prompts` returned for `TRAINING_PROMPTS` and `HELD_OUT_PROMPTS` with SmolLM2-135M-Instruct in
 float32; the model is Apache-2.0, as this package is. Because the base wrote the answers, training on them pulls it
 back to itself, and the loss on the held-out ones rises when it drifts; they are not facts to learn from.
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from hf_recipes.recipe.shipped import recipes_root
 
 MAX_ANSWER_TOKENS = 48
 _BATCH_ROWS = 64
@@ -178,12 +180,12 @@ HELD_OUT_PROMPTS = (
 
 def general_rows_path() -> Path:
     """The training rows: JSONL, one ``{"messages": [user, assistant]}`` a line."""
-    return Path(__file__).with_name("general.jsonl")
+    return recipes_root() / "data" / "general.jsonl"
 
 
 def general_heldout_path() -> Path:
     """The rows the forgetting loss is measured on; same form, other prompts."""
-    return Path(__file__).with_name("general_heldout.jsonl")
+    return recipes_root() / "data" / "general_heldout.jsonl"
 
 
 def answer_prompts(model: Any, tokenizer: Any, prompts: Sequence[str]) -> Iterator[dict[str, Any]]:

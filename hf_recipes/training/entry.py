@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 
 from hf_recipes.core.errors import CheckFailed, UserError
@@ -26,8 +25,6 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         rank's non-zero exit with a traceback of its own.
     """
     show_on_console(rank())
-    # TRL 1.16 and PEFT 0.21 still use the name that transformers 5 renames; gone when they do. Nothing a user can mend.
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated", category=FutureWarning)
     try:
         config, keys = split_config(arguments)
         _train(train, config, keys)
