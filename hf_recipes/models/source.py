@@ -70,7 +70,7 @@ def find_model(name_or_path: str, revision: str | None = None) -> ModelSource:
         from hf_recipes.models.smollm2 import find_smollm2
 
         found = find_smollm2()
-        return ModelSource(str(found.path), None, found.source)
+        return ModelSource(str(found.path), found.revision, found.source)
     return ModelSource(name_or_path, revision, "Hugging Face Hub")
 
 

@@ -1,9 +1,10 @@
 """General rows mixed in against forgetting: prompts of our own, answered by the base model itself.
 
-``general.jsonl`` (training) and ``general_heldout.jsonl`` (the forgetting loss) lie with the shipped recipes, in messages format.
-They hold what `answer_prompts` returned for `TRAINING_PROMPTS` and `HELD_OUT_PROMPTS` with SmolLM2-135M-Instruct in
-float32; the model is Apache-2.0, as this package is. Because the base wrote the answers, training on them pulls it
-back to itself, and the loss on the held-out ones rises when it drifts; they are not facts to learn from.
+``general.jsonl`` (training) and ``general_heldout.jsonl`` (the forgetting loss) lie with the shipped recipes, in
+messages format. They hold what `answer_prompts` returned for `TRAINING_PROMPTS` and `HELD_OUT_PROMPTS` with
+SmolLM2-135M-Instruct in float32; the model is Apache-2.0, as this package is. Because the base wrote the answers,
+training on them pulls it back to itself, and the loss on the held-out ones rises when it drifts; they
+are not facts to learn from.
 """
 
 from __future__ import annotations

@@ -23,10 +23,24 @@ def test_a_table_without_rows_is_its_headers():
     assert render_table(["a", "bb"], []) == "a  bb\n-  --"
 
 
+def test_columns_of_words_stand_left_and_signed_figures_right():
+    lines = render_table(
+        ["key", "change", "where"], [["loss", "-0.1", "eval"], ["tokens", "+12 %", "here"]]
+    ).splitlines()
+    assert lines == [
+        "key     change  where",
+        "------  ------  -----",
+        "loss      -0.1  eval",
+        "tokens   +12 %  here",
+    ]
+
+
 @given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1)))
-def test_every_cell_is_there_and_columns_end_together(rows):
+def test_every_cell_stands_inside_its_column(rows):
     lines = render_table([f"h{number}" for number in range(len(rows[0]))], rows).splitlines()
     assert len(lines) == len(rows) + 2
-    assert [line.split() for line in lines[2:]] == rows
-    if len(rows[0]) > 1:  # the last column is aligned to the right, so no line is shorter than another
-        assert len({len(line) for line in lines}) == 1
+    start = 0
+    for column, rule in enumerate(lines[1].split("  ")):
+        cut = [line[start : start + len(rule)].strip() for line in lines]
+        assert cut == [f"h{column}", rule, *(row[column] for row in rows)]
+        start += len(rule) + 2
