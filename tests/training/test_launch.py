@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.training import launch as launch_module
+from hf_recipes.training.launch import launch, launch_command, launch_environment
+
+
+def test_several_ranks_are_started_as_such_and_one_is_not():
+    assert "--multi_gpu" in launch_command("m", [], 2, None)
+    assert "--multi_gpu" not in launch_command("m", [], 1, None)
+    assert launch_command("hf_recipes.sft", ["--config", "r"], 1, None)[-4:] == [
+        "-m",
+        "hf_recipes.sft",
+        "--config",
+        "r",
+    ]
+
+
+def test_cpu_ranks_are_really_cpu_ranks(monkeypatch):
+    monkeypatch.setattr(launch_module, "has_accelerator", lambda: False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(launch_module, "usable_cores", lambda: 8)
+    environment = launch_environment(2)
+    assert environment["ACCELERATE_USE_CPU"] == "true"
+    assert environment["OMP_NUM_THREADS"] == "4"
+
+
+def test_a_machine_with_a_gpu_is_left_to_accelerate(monkeypatch):
+    monkeypatch.setattr(launch_module, "has_accelerator", lambda: True)
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    assert "ACCELERATE_USE_CPU" not in launch_environment(2)
+
+
+@pytest.mark.parametrize(
+    ("status", "launcher_code", "code"),
+    [({"code": 0}, 0, 0), ({"code": 2}, 0, 2), ({"code": 1}, 0, 1), ({"code": 0}, 9, 1), (None, 1, 1), (None, 0, 0)],
+)
+def test_the_exit_code_is_that_of_the_run(status, launcher_code, code, tmp_path, monkeypatch):
+    class Ended:
+        returncode = launcher_code
+
+    def run(*_args, **_kwargs):
+        if status is not None:
+            (tmp_path / "status.json").write_text(json.dumps(status))
+        return Ended
+
+    (tmp_path / "status.json").write_text(json.dumps({"code": 5}))  # of an earlier run: must not be read
+    monkeypatch.setattr(launch_module.subprocess, "run", run)
+    assert launch("m", [], tmp_path) == code
+
+
+def test_a_missing_config_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"--config_file: .none\.yaml. does not exist"):
+        launch("m", [], tmp_path, config_file="none.yaml")

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.output import choose_output, recorded_end
+
+
+def recipe(**values):
+    return Recipe("mine", values, frozenset(values))
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make_run(path):
+    path.mkdir(parents=True)
+    (path / "run.json").write_text("{}")
+    return path
+
+
+def test_a_new_run_is_named_after_recipe_and_time():
+    path = choose_output(recipe())
+    assert path.parent.name == "runs"
+    assert path.name.startswith("mine-20")
+
+
+def test_a_given_directory_is_taken_unless_it_holds_a_run(tmp_path):
+    assert choose_output(recipe(output_dir="new")).name == "new"
+    make_run(tmp_path / "old")
+    with pytest.raises(UserError, match="'old' already holds a run: resume it"):
+        choose_output(recipe(output_dir="old"))
+    assert choose_output(recipe(output_dir="old", resume_from_checkpoint="last")).name == "old"
+
+
+def test_last_without_a_directory_is_the_newest_run_of_the_recipe(tmp_path):
+    import os
+
+    for age, name in ((30, "mine-1"), (10, "mine-2"), (5, "other-3")):
+        run = make_run(tmp_path / "runs" / name)
+        os.utime(run / "run.json", (1e9 - age, 1e9 - age))
+    assert choose_output(recipe(resume_from_checkpoint="last")).name == "mine-2"
+
+
+def test_a_checkpoint_to_resume_from_names_its_run():
+    assert choose_output(recipe(resume_from_checkpoint="runs/x/checkpoint-3")).name == "x"
+
+
+def test_nothing_to_resume_is_said():
+    with pytest.raises(UserError, match="no run of 'mine' under runs/"):
+        choose_output(recipe(resume_from_checkpoint="last"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UserError("wrong key"), 2, "wrong key"),
+        (CheckFailed("a NaN"), 1, "a NaN"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (RuntimeError("boom"), 1, "crashed with RuntimeError: boom"),
+    ],
+)
+def test_however_a_run_ends_it_is_written_down(error, code, sentence, tmp_path):
+    with pytest.raises(type(error)), recorded_end(tmp_path) as facts:
+        facts["last_step"] = 7
+        raise error
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["code"], status["sentence"], status["last_step"]) == (code, sentence, 7)
+
+
+def test_a_good_end_is_written_down_too(tmp_path):
+    with recorded_end(tmp_path) as facts:
+        facts["sentence"] = "finished 3 steps"
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["code"], status["sentence"]) == (0, "finished 3 steps")
