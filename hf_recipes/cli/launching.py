@@ -67,7 +67,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     output = choose_output(recipe)
     if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
         raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
-    ranks = options.num_processes or recipe.get("num_processes", 1)
+    ranks = recipe.get("num_processes", 1) if options.num_processes is None else options.num_processes
     if ranks < 1:
         raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]

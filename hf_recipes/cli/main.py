@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hf_recipes import __version__
-from hf_recipes.core.errors import CheckFailed, UserError, nearest
+from hf_recipes.core.errors import CheckFailed, UserError, file_problem, nearest
 from hf_recipes.core.log import show_on_console
 
 # Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of a pipe (`| head`) left
         return 0
+    except OSError as error:
+        print(f"hf-recipes: {file_problem(error)}", file=sys.stderr)
+        return UserError.exit_code
 
 
 def _dispatch(argv: list[str]) -> int:

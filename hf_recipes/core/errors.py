@@ -22,6 +22,12 @@ class CheckFailed(Exception):
     exit_code = 1
 
 
+def file_problem(error: OSError) -> str:
+    """One sentence for what the file system answered (full disk, no permission, a file where a directory should be)."""
+    name = f"'{error.filename}'" if error.filename else "a file"
+    return f"{name} cannot be read or written: {error.strerror or error}."
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest of `known`, or an empty string when none is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -63,7 +63,13 @@ def event_log(output_dir: str | Path) -> EventLog:
 def read_events(output_dir: Path) -> list[dict[str, Any]]:
     """All events of all ranks by time. A last line cut short by a kill is passed over."""
     files = [output_dir / "events.jsonl", *sorted(output_dir.glob("events.rank*.jsonl"))]
-    return sorted((event for file in files for event in _read_lines(file)), key=lambda event: event.get("time", 0.0))
+    return sorted((event for file in files for event in _read_lines(file)), key=_time_of)
+
+
+def _time_of(event: dict[str, Any]) -> float:
+    """A line edited by hand may hold anything; it must not hide the others."""
+    value = event.get("time")
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

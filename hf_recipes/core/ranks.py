@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.errors import CheckFailed, UserError, file_problem
 
 Value = TypeVar("Value")
 
@@ -82,7 +82,7 @@ def from_main(function: Callable[[], Value]) -> Value:
         except (UserError, CheckFailed) as error:
             failure = error
         except OSError as error:
-            failure = CheckFailed(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
+            failure = CheckFailed(file_problem(error))
     value, failure = broadcast((value, failure))
     if failure is not None:
         raise failure

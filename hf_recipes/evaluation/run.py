@@ -96,7 +96,7 @@ def _suite(
     if not settings:
         raise UserError(
             f"The recipe of {run.path} has no 'evaluation': add e.g. evaluation: {{domain: held_out.jsonl, "
-            "schema: answer.schema.json, general: general.jsonl}} to the recipe or to 'recipe' in run.json."
+            "schema: answer.schema.json, general: general.jsonl} to the recipe or to 'recipe' in run.json."
         )
     given = {"samples": samples, "max_new_tokens": max_new_tokens}
     return EvaluationSuite.from_dict({**settings, **{key: value for key, value in given.items() if value is not None}})

@@ -218,14 +218,20 @@ def _read_pair(edits: dict[str, Edit], module: str, parts: dict[str, TensorEntry
         raise UserError(f"Adapter tensors {names} do not go together: '{module}' has LoRA of two kinds.")
 
 
+def _number(value: Any, key: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UserError(f"{CONFIG_NAME}: '{key}' is {value!r}, not a number: the file is damaged.")
+    return value
+
+
 def _scale(module: str, a: TensorEntry, b: TensorEntry, config: Mapping[str, Any]) -> float:
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise UserError(f"'{a.name}' has {len(a.shape)} dimensions: LoRA on convolutions is not merged here.")
-    rank = int(pattern_value(config.get("rank_pattern") or {}, module, config.get("r", 8)))
+    rank = _number(pattern_value(config.get("rank_pattern") or {}, module, config.get("r", 8)), "r")
     if a.shape[0] != rank or b.shape[1] != rank:
         raise UserError(
             f"'{a.name}' {list(a.shape)} and '{b.name}' {list(b.shape)} are not of rank {rank}, which {CONFIG_NAME} "
             "gives them: the two files do not belong together."
         )
-    alpha = pattern_value(config.get("alpha_pattern") or {}, module, config.get("lora_alpha", 8))
+    alpha = _number(pattern_value(config.get("alpha_pattern") or {}, module, config.get("lora_alpha", 8)), "lora_alpha")
     return scale_of(alpha, rank, bool(config.get("use_rslora")))

@@ -79,10 +79,10 @@ def one_sentence(source: ModelSource) -> Iterator[None]:
     """Turn what the Hub client and transformers raise for an absent, gated or unreachable model into one sentence."""
     try:
         yield
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        name, text = source.name_or_path, " ".join(str(error).split())
+    except UserError:
+        raise
+    except Exception as error:  # damaged files raise whatever their parser raises: KeyError, SafetensorError …
+        name, text = source.name_or_path, " ".join(f"{type(error).__name__}: {error}".split())
         if "gated" in text.lower() or "401" in text or "403" in text:
             raise UserError(
                 f"Model '{name}' is gated or private: accept its terms on its page, then log in with `hf auth login`."

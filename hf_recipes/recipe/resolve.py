@@ -81,6 +81,9 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) ->
     _check_ranges(merged, where)
     merged["datasets"] = [_located_source(source, path) for source in merged["datasets"]]
     if evaluation := merged.get("evaluation"):
+        for key in _EVALUATION_FILES:
+            if evaluation.get(key) is not None and not isinstance(evaluation[key], str):
+                raise UserError(f"{where('evaluation')}: evaluation.{key} must name a file, not {evaluation[key]!r}.")
         files = {key: _beside_recipe(evaluation[key], path) for key in _EVALUATION_FILES if evaluation.get(key)}
         merged["evaluation"] = {**evaluation, **files}
     return Recipe(path.stem, merged, frozenset(checked))

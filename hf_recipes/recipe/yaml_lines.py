@@ -11,13 +11,16 @@ import yaml
 
 from hf_recipes.core.errors import UserError
 
+# Dates are left text: a recipe is JSON data, and `2026-13-45` is no error of YAML's.
+_REPLACED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with YAML 1.2 booleans and floats. YAML 1.1 reads `off`, `no`, `y` as booleans and `1e-3` as text."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [pair for pair in pairs if pair[0] not in ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float")]
+    first: [pair for pair in pairs if pair[0] not in _REPLACED]
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
@@ -49,14 +52,19 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Recipe '{path}' cannot be read: {error}.") from None
-    loader = _Loader(text)
     lines: dict[str, int] = {}
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())}): remove that character.") from None
     try:
         node = loader.get_single_node()
         value = _construct(loader, node, "", lines, path) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path} line {line}: not valid YAML ({error.problem}): mend that line.") from None
+    except RecursionError:
+        raise UserError(f"{path}: an alias (*name) refers to the part it stands in: write the values out.") from None
     finally:
         loader.dispose()
     if not isinstance(value, dict):

@@ -18,9 +18,11 @@ from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
+from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.model import BuiltModel, build_for_method
 from hf_recipes.training.output import recorded_end
+from hf_recipes.training.resume import check_resume, train_from
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.stop import raise_if_stopped
 
@@ -51,6 +53,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         data = _prepare(setup, tokenizer)
         tell_setup(setup, source, label_table(data.report))
         built = _build(setup, source, tokenizer, data.labels)
+        check_resume(resume, built.model, total_steps(len(data.train), setup.arguments))
         write_run_record(setup, source, built, task="sequence_classification", labels=data.labels)
         keeper = start_checkpoint_keeper(setup, source)
         trainer = Trainer(
@@ -65,7 +68,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         )
         check_head(trainer, len(data.labels))
         try:
-            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+            train_from(trainer, resume)
         finally:
             end["last_step"] = trainer.state.global_step
         raise_if_stopped(trainer)

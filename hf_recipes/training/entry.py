@@ -32,6 +32,8 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         if rank() == 0:
             print(f"hf-recipes: {error}", file=sys.stderr)
         return 0 if os.environ.get(LAUNCHED_BY_US) else error.exit_code
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

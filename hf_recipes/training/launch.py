@@ -5,9 +5,11 @@ Launchers turn a rank's exit code 2 into a traceback and 1, and on a CPU quietly
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,8 @@ from pathlib import Path
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
+
+GRACE_SECONDS = 20
 
 
 def has_accelerator() -> bool:
@@ -67,10 +71,48 @@ def launch(
     if config_file and not Path(config_file).is_file():
         raise UserError(f"--config_file: '{config_file}' does not exist: name an accelerate config file.")
     status = output_dir / "status.json"
+    before = status.read_bytes() if status.is_file() else None
     status.unlink(missing_ok=True)
     command = launch_command(module, arguments, num_processes, config_file)
-    process = subprocess.run(command, env=launch_environment(num_processes), check=False)
-    return _exit_code(status, process.returncode)
+    code = _exit_code(status, run_group(command, launch_environment(num_processes)))
+    if before is not None and code == UserError.exit_code:
+        status.write_bytes(before)  # refused use changes nothing about how the run here ended
+    return code
+
+
+def run_group(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command as a process group of its own and return its exit code.
+
+    SIGTERM and Ctrl-C are passed on to the whole group, ranks included: a launcher that dies of SIGTERM leaves its rank
+    running. Ranks that have not left within `GRACE_SECONDS` are killed.
+    """
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+
+    def terminate(signum: int, _frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        _stop(process, signal.SIGINT)
+        raise
+    except SystemExit:
+        _stop(process, signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _stop(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
+    if not hasattr(os, "killpg"):  # Windows
+        process.terminate()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _exit_code(status: Path, launcher_code: int) -> int:

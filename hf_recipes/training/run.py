@@ -19,9 +19,11 @@ from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
+from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
+from hf_recipes.training.resume import check_resume, train_from
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.stop import raise_if_stopped
 from hf_recipes.training.trainer import SupervisedTrainer
@@ -55,6 +57,7 @@ def train(recipe: Recipe) -> RunDirectory:
             setup.precision,
             trust_remote_code=setup.arguments.trust_remote_code,
         )
+        check_resume(resume, built.model, total_steps(len(data.train), setup.arguments))
         stop_ids = _stop_at_end_of_turn(built.model, data.report)
         write_run_record(setup, source, built, task="causal_lm", end_of_turn_token_ids=stop_ids)
         keeper = start_checkpoint_keeper(setup, source)
@@ -68,7 +71,7 @@ def train(recipe: Recipe) -> RunDirectory:
             callbacks=[EventLogCallback(), *watchers, keeper],
         )
         try:
-            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+            train_from(trainer, resume)
         finally:
             end["last_step"] = trainer.state.global_step
         raise_if_stopped(trainer)

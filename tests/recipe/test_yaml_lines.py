@@ -85,3 +85,18 @@ def test_an_unreadable_file_is_named(tmp_path):
 
 def test_an_empty_recipe_has_no_keys(tmp_path):
     assert load_yaml(write(tmp_path, "# nothing\n")) == ({}, {})
+
+
+@pytest.mark.parametrize("text", ["a: 2026-13-45\n", "a: 2026-01-01\n"])
+def test_dates_stay_text(tmp_path, text):
+    assert load_yaml(write(tmp_path, text))[0] == {"a": text[3:].strip()}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("a: \x07\n", "special characters are not allowed"), ("a: &x [*x]\n", "refers to the part")]
+)
+def test_what_the_parser_cannot_even_read_is_one_sentence(tmp_path, text, sentence):
+    with pytest.raises(UserError) as error:
+        load_yaml(write(tmp_path, text))
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -40,17 +44,33 @@ def test_a_machine_with_a_gpu_is_left_to_accelerate(monkeypatch):
     [({"code": 0}, 0, 0), ({"code": 2}, 0, 2), ({"code": 1}, 0, 1), ({"code": 0}, 9, 1), (None, 1, 1), (None, 0, 0)],
 )
 def test_the_exit_code_is_that_of_the_run(status, launcher_code, code, tmp_path, monkeypatch):
-    class Ended:
-        returncode = launcher_code
-
-    def run(*_args, **_kwargs):
+    def run(*_args):
         if status is not None:
             (tmp_path / "status.json").write_text(json.dumps(status))
-        return Ended
+        return launcher_code
 
     (tmp_path / "status.json").write_text(json.dumps({"code": 5}))  # of an earlier run: must not be read
-    monkeypatch.setattr(launch_module.subprocess, "run", run)
+    monkeypatch.setattr(launch_module, "run_group", run)
     assert launch("m", [], tmp_path) == code
+
+
+def test_sigterm_reaches_the_ranks_too(tmp_path):
+    """`accelerate launch` killed by SIGTERM leaves its rank behind; the whole group has to go."""
+    rank = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
+    parent = (
+        "import os, sys; from hf_recipes.training.launch import run_group; "
+        f"run_group([sys.executable, '-c', {launcher!r}], dict(os.environ))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(30) == 128 + 15
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_missing_config_file_is_named(tmp_path):
