@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
-from hf_recipes.training.environment import LAUNCHED_BY_US
+from hf_recipes.training.environment import LAUNCHED_BY_US, leave_with_parent
 
 
 def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
@@ -25,6 +25,8 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         rank's non-zero exit with a traceback of its own.
     """
     show_on_console(rank())
+    if parent := os.environ.get(LAUNCHED_BY_US):
+        leave_with_parent(int(parent))
     try:
         config, keys = split_config(arguments)
         _train(train, config, keys)

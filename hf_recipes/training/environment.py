@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
-# Set by `hf-recipes sft` for the ranks it starts: it reads status.json itself, so a rank need not exit non-zero.
+# Set by `hf-recipes sft` for the ranks it starts, to its process id: it reads status.json itself, so a rank need not
+# exit non-zero.
 LAUNCHED_BY_US = "HF_RECIPES_LAUNCHED"
+_LOOK_SECONDS = 2.0
+
+
+def leave_with_parent(parent_pid: int) -> None:
+    """End this process soon after `parent_pid` is gone: a parent killed by SIGKILL cannot take its ranks along."""
+    if os.name == "nt":  # asking whether a process lives would end it there
+        return
+
+    def watch() -> None:
+        while True:
+            time.sleep(_LOOK_SECONDS)
+            try:
+                os.kill(parent_pid, 0)
+            except ProcessLookupError:
+                os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="leave-with-parent").start()
 
 
 def check_world_size(asked: int | None, there: int) -> None:

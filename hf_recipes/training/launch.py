@@ -49,7 +49,7 @@ def launch_command(module: str, arguments: Sequence[str], num_processes: int, co
 
 def launch_environment(num_processes: int) -> dict[str, str]:
     """The ranks' environment: CPU ranks are really CPU ranks, and share the cores evenly."""
-    environment = {**os.environ, LAUNCHED_BY_US: "1"}
+    environment = {**os.environ, LAUNCHED_BY_US: str(os.getpid())}
     environment.setdefault("OMP_NUM_THREADS", str(threads_per_rank(usable_cores(), num_processes)))
     if not has_accelerator():
         environment["ACCELERATE_USE_CPU"] = "true"

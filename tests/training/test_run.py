@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from peft import PeftModel
+from tiny_models import make_tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_recipes.checkpoints.verify import verify_checkpoint
@@ -144,8 +145,8 @@ def test_c4_a_resumed_run_has_the_losses_of_the_unbroken_one(workplace):
 
 
 def test_t5_a_nan_batch_stops_the_run_with_code_1_and_finite_weights(workplace, tiny_model_dir):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
     tokenizer = AutoTokenizer.from_pretrained(tiny_model_dir)
+    model = make_tiny_llama(len(tokenizer), tied=False)  # tied, the row would also be in every logit
     (poison,) = tokenizer("¤", add_special_tokens=False)["input_ids"][:1]
     model.get_input_embeddings().weight.data[poison] = float("nan")
     model.save_pretrained("poisoned")
@@ -153,6 +154,7 @@ def test_t5_a_nan_batch_stops_the_run_with_code_1_and_finite_weights(workplace, 
     with (workplace / "domain.jsonl").open("a") as file:
         file.write(json.dumps({"instruction": "¤", "output": "bad"}) + "\n")
     keys = ["--output_dir", "run", "--model_name_or_path", "./poisoned", "--eval_share", "0", "--max_steps", "20"]
+    keys += ["--save_steps", "1"]
     with pytest.raises(CheckFailed, match="training was stopped at step"):
         train(load_recipe("recipe.yaml", keys))
     assert json.loads((workplace / "run" / "status.json").read_text())["code"] == 1
