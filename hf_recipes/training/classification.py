@@ -20,11 +20,11 @@ from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
+from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.model import BuiltModel, build_for_method
 from hf_recipes.training.output import recorded_end
-from hf_recipes.training.resume import check_resume, train_from
+from hf_recipes.training.resume import check_resume
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
-from hf_recipes.training.stop import raise_if_stopped
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,13 +67,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
             callbacks=[EventLogCallback(), *watchers, keeper],
         )
         check_head(trainer, len(data.labels))
-        try:
-            train_from(trainer, resume)
-        finally:
-            end["last_step"] = trainer.state.global_step
-        raise_if_stopped(trainer)
-        setup.save_result(trainer, source)
-        end["sentence"] = f"finished {trainer.state.global_step} steps"
+        train_and_save(trainer, setup, source, resume, end)
     if is_main():
         write_report(setup.run)
     barrier()

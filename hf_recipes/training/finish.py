@@ -1,0 +1,37 @@
+"""The end that every run has: train, ask the watchers, save and verify the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hf_recipes.core.errors import CheckFailed
+from hf_recipes.models.source import ModelSource
+from hf_recipes.training.resume import train_from
+from hf_recipes.training.setup import Setup
+
+
+def train_and_save(
+    trainer: Any, setup: Setup, source: ModelSource, checkpoint: Path | None, end: dict[str, Any]
+) -> None:
+    """Train from `checkpoint` or from the start, and save the result; `end` gets ``last_step`` and ``sentence``.
+
+    Raises:
+        UserError: the checkpoint does not fit the model.
+        CheckFailed: a watcher ended the training, or what was saved does not verify.
+    """
+    try:
+        train_from(trainer, checkpoint)
+    finally:
+        end["last_step"] = trainer.state.global_step
+    raise_if_stopped(trainer)
+    setup.save_result(trainer, source)
+    end["sentence"] = f"finished {trainer.state.global_step} steps"
+
+
+def raise_if_stopped(trainer: Any) -> None:
+    """Raise `CheckFailed` when a watcher (``tripped``) or the checkpoint keeper (``failed``) ended the training."""
+    for callback in trainer.callback_handler.callbacks:
+        reason = getattr(callback, "tripped", None) or getattr(callback, "failed", None)
+        if reason:
+            raise CheckFailed(f"training was stopped at step {trainer.state.global_step}: {reason}")
