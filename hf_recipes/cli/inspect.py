@@ -4,53 +4,144 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hf_recipes.core.errors import UserError
 
-HELP = """Show what a recipe trains on: the account of every source, then real batches as text with the trained part
-marked («…», or green on a terminal). Any recipe key can be given as --key value.
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from hf_recipes.data.inspection.inspection import Inspection
+    from hf_recipes.data.packing import Bins
+    from hf_recipes.recipe.resolve import Recipe
+
+HELP = """Show what a recipe trains on, as a run would: the account of every source, shares, lengths, what answers begin
+and end with, whether rows survive the way to tokens and back, and the first batches of the run as text with the learned
+part marked («…», or green on a terminal). Verdicts come last; exit code 1 when something is wrong enough to stop.
+Any recipe key can be given as --key value.
 """
 TAKES_RECIPE_KEYS = True
+BATCHES_ON_SCREEN, BATCHES_ON_PAGE = 5, 25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """``--config``, ``--batches``, ``--json``."""
+    """``--config``, ``--batches``, ``--html``, ``--json``."""
     parser.add_argument("--config", metavar="RECIPE", help="a recipe file, or the name of a shipped recipe")
-    parser.add_argument("--batches", type=int, default=5, metavar="N", help="batches to print (default 5)")
-    parser.add_argument("--json", action="store_true", help="print the account of the data as JSON and no batches")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        metavar="N",
+        help=f"batches to decode (default {BATCHES_ON_SCREEN}, with --html {BATCHES_ON_PAGE})",
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page that can be searched, and no batches on the screen"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON instead")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prepare the data as a run would, and print it."""
+    """Prepare the data as a run would, look at it, and show it; 1 when a verdict says stop."""
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
-    if options.batches < 0:
-        raise UserError(f"--batches: {options.batches} is not a number of batches: give 0 or more.")
+    batches = options.batches
+    if batches is None:
+        batches = BATCHES_ON_PAGE if options.html else BATCHES_ON_SCREEN
+    if batches < 0:
+        raise UserError(f"--batches: {batches} is not a number of batches: give 0 or more.")
+    page = _page_path(options.html)
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    inspection = inspect_recipe(recipe, batches)
+    if page is not None:
+        _write_page(page, inspection)
+    _print(_text(inspection, options))
+    return 1 if inspection.stops else 0
 
-    from hf_recipes.data.inspect import render_batches
+
+def _page_path(name: str | None) -> Path | None:
+    """Where the page goes, checked before the work is done."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.is_dir():
+        raise UserError(f"--html: '{name}' is a directory: name a file in it.")
+    if not path.parent.is_dir():
+        raise UserError(f"--html: there is no directory '{path.parent}' to write the page into: make it first.")
+    return path
+
+
+def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspection:
+    """Prepare a recipe's data and look at it; `batches` are decoded."""
+    from hf_recipes.data.inspection.inspection import inspect_data
+    from hf_recipes.data.inspection.loader import LoaderSettings
+    from hf_recipes.data.inspection.round_trip import first_examples, round_trip
+    from hf_recipes.data.masks import Encoder
     from hf_recipes.data.prepare import prepare_data
-    from hf_recipes.data.report import report_table
     from hf_recipes.data.settings import data_settings
-    from hf_recipes.models.tokenizer import load_tokenizer
+    from hf_recipes.models.tokenizer import load_recipe_tokenizer
 
-    tokenizer = load_tokenizer(
-        recipe.values["model_name_or_path"],
-        revision=recipe.get("model_revision"),
-        chat_template_path=recipe.get("chat_template_path"),
-        trust_remote_code=recipe.get("trust_remote_code", False),
+    loader = LoaderSettings.from_recipe(recipe.values)
+    tokenizer = load_recipe_tokenizer(recipe.values)
+    datasets = recipe.values["datasets"]
+    data = prepare_data(datasets, tokenizer, **data_settings(recipe.values))
+    encoder = Encoder(tokenizer, recipe.get("assistant_only_loss", True), recipe.get("mask_history", False))
+    return inspect_data(
+        data,
+        tokenizer,
+        loader=loader,
+        bins=_bins(data.train, recipe),
+        batches=batches,
+        round_trips=[round_trip(label, examples, encoder) for label, examples in first_examples(datasets)],
+        recipe=recipe.name,
+        model=recipe.values["model_name_or_path"],
     )
-    data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))
+
+
+def _bins(samples: Dataset, recipe: Recipe) -> Bins | None:
+    """Which samples share a row where the recipe packs them."""
+    from hf_recipes.data.packing import pack, sample_lengths
+
+    if not recipe.get("packing"):
+        return None
+    return pack(sample_lengths(samples), recipe.get("max_length", 1024), recipe.get("seed", 42))
+
+
+def _write_page(path: Path, inspection: Inspection) -> None:
+    from hf_recipes.core.files import write_text
+    from hf_recipes.core.log import logger
+    from hf_recipes.data.inspection.page import render_page
+
+    write_text(path, render_page(inspection))
+    logger.info("Page: %s", path)
+
+
+def _text(inspection: Inspection, options: argparse.Namespace) -> str:
+    from hf_recipes.core.files import json_safe
+    from hf_recipes.data.inspection.terminal import render_terminal
+
     if options.json:
-        print(json.dumps(data.report, ensure_ascii=False, indent=2))
-        return 0
-    print(report_table(data.report))
-    batch_size = recipe.get("per_device_train_batch_size", 8)
-    for line in render_batches(data.train, tokenizer, options.batches, batch_size, color=sys.stdout.isatty()):
-        print(line)
-    return 0
+        return json.dumps(json_safe(inspection.as_dict()), ensure_ascii=False, indent=2, allow_nan=False)
+    return render_terminal(inspection, color=_wants_color(), samples=not options.html)
+
+
+def _wants_color() -> bool:
+    """Colour on a terminal, unless NO_COLOR (no-color.org) or a dumb terminal forbids it."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _print(text: str) -> None:
+    """Print and flush. A reader that leaves early (`| head`) is no fault and does not change the exit code; a terminal
+    that cannot show a letter gets a question mark."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more when it ends, which would tell of the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -18,6 +18,7 @@ VERBS: dict[str, str] = {
     "ls": "list the shipped recipes",
     "cp": "copy a shipped recipe to edit it",
     "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
+    "prepare": "clean, tokenise, split and mix a recipe's data ahead of the run",
     "sft": "fine-tune by a recipe (accelerate launch -m hf_recipes.sft, with checks before and an exit code after)",
     "classify": "fine-tune a text classifier by a recipe",
     "verify": "check a checkpoint, adapter or model for damage",

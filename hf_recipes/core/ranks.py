@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from hf_recipes.core.errors import CheckFailed, UserError, file_problem
@@ -74,16 +75,42 @@ def from_main(function: Callable[[], Value]) -> Value:
     What it raises on purpose (`UserError`, `CheckFailed`), and what the file system answers (`OSError`: full disk, no
     permission), is raised on all ranks, so that none waits for another.
     """
-    value: Value | None = None
-    failure: UserError | CheckFailed | None = None
-    if is_main():
-        try:
-            value = function()
-        except (UserError, CheckFailed) as error:
-            failure = error
-        except OSError as error:
-            failure = CheckFailed(file_problem(error))
+    value, failure = _attempt(function) if is_main() else (None, None)
     value, failure = broadcast((value, failure))
     if failure is not None:
         raise failure
     return cast(Value, value)
+
+
+def first_on_each_machine(function: Callable[[], Value], patience: timedelta = timedelta(days=2)) -> Value:
+    """Run `function` on the first rank of each machine, then, when all of those are through, on the other ranks.
+
+    For long work that leaves its result on disk, where the other ranks find it. They wait in a gloo group of its own,
+    whose time-out is `patience`, not in a collective of the training's backend, which gives up after minutes.
+
+    Raises:
+        UserError, CheckFailed: what the first rank that failed raised, on all ranks alike.
+    """
+    group = _distributed()
+    if not group:
+        return function()
+    is_first = int(os.environ.get("LOCAL_RANK", group.get_rank())) == 0
+    waiting = group.new_group(backend="gloo", timeout=patience)
+    try:
+        value, failure = _attempt(function) if is_first else (None, None)
+        failures: list[Any] = [None] * group.get_world_size()
+        group.all_gather_object(failures, failure, group=waiting)
+        if met := next((failure for failure in failures if failure is not None), None):
+            raise met
+        return cast(Value, value) if is_first else function()
+    finally:
+        group.destroy_process_group(waiting)
+
+
+def _attempt(function: Callable[[], Value]) -> tuple[Value | None, UserError | CheckFailed | None]:
+    try:
+        return function(), None
+    except (UserError, CheckFailed) as error:
+        return None, error
+    except OSError as error:
+        return None, CheckFailed(file_problem(error))

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.tables import render_table
-from hf_recipes.data.formats import Example
+from hf_recipes.data.keys import text_hash
 from hf_recipes.data.ledger import BadRow, Ledger, Place
 from hf_recipes.data.sources import SourceSpec, as_specs, read_rows, unique_labels
-from hf_recipes.data.split import Splitter, duplicate_key
+from hf_recipes.data.split import Splitter, join_clusters
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -79,14 +81,8 @@ def prepare_classification(
     """
     specs = as_specs(datasets)
     ledgers = [Ledger(label, bad_rows) for label in unique_labels(specs)]
-    splitter = Splitter(eval_share, seed)
-    train: list[_Row] = []
-    held_out: list[_Row] = []
-    for spec, ledger in zip(specs, ledgers, strict=True):
-        rows = list(_labelled_rows(spec, ledger))
-        keys = [duplicate_key(Example(text=row.text)) for row in rows]
-        for indices, part in zip(splitter.split(keys), (train, held_out), strict=True):
-            part.extend(rows[index] for index in indices)
+    by_source = [list(_labelled_rows(spec, ledger)) for spec, ledger in zip(specs, ledgers, strict=True)]
+    train, held_out = _split(by_source, eval_share, seed)
     labels = sorted({row.label for row in (*train, *held_out)})
     counts = Counter(row.label for row in train)
     check_balance(counts, max_label_share)
@@ -100,6 +96,19 @@ def prepare_classification(
         "truncated": sum(truncated for _, truncated in encoded),
     }
     return ClassificationData(encoded[0][0], encoded[1][0] if held_out else None, labels, report)
+
+
+def _split(by_source: Sequence[Sequence[_Row]], eval_share: float, seed: int) -> tuple[list[_Row], list[_Row]]:
+    """Rows for training and for evaluation; equal texts lie on one side, across sources too."""
+    keys = np.array([text_hash(row.text) for rows in by_source for row in rows], np.uint64)
+    clusters, splitter = join_clusters(keys), Splitter(len(keys), seed)
+    parts: tuple[list[_Row], list[_Row]] = ([], [])
+    start = 0
+    for rows in by_source:
+        inside = slice(start, start := start + len(rows))
+        for row, held_out in zip(rows, splitter.split(clusters[inside], keys[inside], eval_share), strict=True):
+            parts[int(held_out)].append(row)
+    return parts
 
 
 def _labelled_rows(spec: SourceSpec, ledger: Ledger) -> Iterator[_Row]:

@@ -1,139 +1,187 @@
-"""One source from its files to samples: read → format → tokenise and mask → fit the length."""
+"""One block of rows → samples: read → format → clean → tokenise and mask → fit the length, every row accounted for."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import sha256_of_file
-from hf_recipes.core.log import logger
-from hf_recipes.data.check import check_bad_rows, open_source
-from hf_recipes.data.formats import Example, to_example
-from hf_recipes.data.ledger import BadRow, Ledger, Place
-from hf_recipes.data.lengths import OVERLONG, fit_length, is_length_fault
-from hf_recipes.data.masks import Encoded, Encoder
-from hf_recipes.data.mixture import check_share
-from hf_recipes.data.sources import SourceSpec, find_files
-from hf_recipes.data.split import duplicate_key
+import numpy as np
+import pyarrow as pa
 
-CHUNK_ROWS = 256
+from hf_recipes.data.blocks import Block
+from hf_recipes.data.clean.cleaner import Cleaner
+from hf_recipes.data.formats import Example, to_example
+from hf_recipes.data.keys import RowKeys, row_keys, value_hash, whole_text
+from hf_recipes.data.ledger import BadRow, Ledger, Place
+from hf_recipes.data.lengths import fit_length
+from hf_recipes.data.masks import Encoded, Encoder
+from hf_recipes.data.near_duplicates import Signer
+from hf_recipes.data.settings import DataSettings
+from hf_recipes.data.sources import SourceSpec, block_rows
+from hf_recipes.data.store import SCHEMA, BlockAccount
+
+ROWS_AT_ONCE = 512
+_FIELDS_OF_SPEC = ("group_by", "stratify_by", "balance_by")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The choices that, with the sources, decide what comes out; see `prepare_data`."""
+class Row:
+    """A row on its way: where it lies, what it says, and the values of the fields that the source names."""
 
-    max_length: int | None
-    eval_share: float
-    general_share: float
-    share_unit: str
-    assistant_only_loss: bool
-    overlong: str
-    bad_rows: str
-    seed: int
-
-    def __post_init__(self) -> None:
-        check_bad_rows(self.bad_rows)
-        check_share(self.general_share, self.share_unit)
-        if self.overlong not in OVERLONG:
-            raise UserError(f"overlong must be one of {', '.join(OVERLONG)}, not '{self.overlong}'.")
-        if not 0 <= self.eval_share < 1:
-            raise UserError(f"eval_share is the part held out, from 0 to below 1, not {self.eval_share}.")
-        if self.max_length is not None and self.max_length < 2:
-            raise UserError(f"max_length must be at least 2 tokens, not {self.max_length}.")
+    place: Place
+    example: Example
+    fields: Mapping[str, Any]
 
 
-@dataclass
-class EncodedSource:
-    """A source with its kept samples, where they came from, their duplicate keys, and which go to train and eval."""
+@dataclass(frozen=True)
+class RowEncoder:
+    """All that turns rows of one source into samples; can be sent to another process."""
 
     spec: SourceSpec
     label: str
+    format: str
+    encoder: Encoder
+    cleaner: Cleaner
+    signer: Signer
+    settings: DataSettings
+
+    def encode(self, block: Block) -> tuple[list[pa.RecordBatch], BlockAccount]:
+        """Encode a block of at most `readers.BLOCK_ROWS` rows.
+
+        Raises:
+            UserError: a faulty row under ``bad_rows: fail``.
+        """
+        ledger = Ledger(self.label, self.settings.bad_rows)
+        work = _BlockWork(self, ledger)
+        rows = self._rows(block, ledger, work)
+        batches = []
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            batches.append(work.encode(some))
+        return batches, BlockAccount(ledger, (work.encoded_rows, work.encoded_tokens), work.values)
+
+    def _rows(self, block: Block, ledger: Ledger, work: _BlockWork) -> Iterator[Row]:
+        """The rows that can be read and stay after cleaning."""
+        for place, row in block_rows(block, self.spec, ledger):
+            try:
+                fields = {name: _field(row, wanted, name) for name, wanted in self._wanted_fields()}
+                cleaned = self.cleaner.clean(to_example(row, self.format))
+            except BadRow as fault:
+                ledger.bad(place, fault)
+                continue
+            for rule, detail in cleaned.changes.items():
+                ledger.changed(place, rule, detail)
+            for what, detail in cleaned.notes.items():
+                ledger.note(place, what, detail)
+            yield Row(place, cleaned.example, fields)
+
+    def _wanted_fields(self) -> list[tuple[str, str]]:
+        return [(name, wanted) for name in _FIELDS_OF_SPEC if (wanted := getattr(self.spec, name))]
+
+
+def _field(row: Mapping[str, Any], wanted: str, key: str) -> Any:
+    if row.get(wanted) is None:
+        raise BadRow(f"field '{wanted}', which {key} names, is {'null' if wanted in row else 'missing'}")
+    return row[wanted]
+
+
+@dataclass
+class _BlockWork:
+    """The state of one block's encoding."""
+
+    plan: RowEncoder
     ledger: Ledger
-    format: str = ""
-    files: list[dict[str, str]] = field(default_factory=list)
-    contents: str = ""
-    samples: list[Encoded] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    train: list[int] = field(default_factory=list)
-    eval: list[int] = field(default_factory=list)
+    encoded_rows: int = 0
+    encoded_tokens: int = 0
+    values: dict[int, str] = field(default_factory=dict)
 
+    def encode(self, rows: list[Row]) -> pa.RecordBatch:
+        columns = _Columns()
+        signed = self.plan.signer.bands([whole_text(row.example) for row in rows])
+        for row, bands, encoded in zip(
+            rows, signed, self.plan.encoder.encode([row.example for row in rows]), strict=True
+        ):
+            if isinstance(encoded, BadRow):
+                self.ledger.bad(row.place, encoded)
+                continue
+            self.encoded_rows += 1
+            self.encoded_tokens += len(encoded.input_ids)
+            self._keep(row, encoded, bands, columns)
+        return columns.batch(self.plan.label)
 
-def encode_source(spec: SourceSpec, label: str, encoder: Encoder, settings: Settings) -> EncodedSource:
-    """Read and encode a source, with every row accounted for; raises `UserError` when no sample is left."""
-    source = EncodedSource(spec, label, Ledger(label, settings.bad_rows))
-    files = find_files(source.spec)
-    source.files = [{"path": str(file), "sha256": sha256_of_file(file)} for file in files or ()]
-    source.format, rows = open_source(source.spec, source.ledger)
-    contents = hashlib.sha256()
-    for chunk in _chunks(_examples(source, rows)):
-        for (place, example), encoded in zip(chunk, encoder.encode([example for _, example in chunk]), strict=True):
-            contents.update(repr(example).encode(errors="surrogatepass"))
-            _keep(source, place, example, encoded, encoder, settings)
-    source.contents = contents.hexdigest()
-    if not source.ledger.kept:
-        raise UserError(_nothing_left(source, settings))
-    return source
-
-
-def _examples(source: EncodedSource, rows: Iterator[tuple[Place, dict[str, Any]]]) -> Iterator[tuple[Place, Example]]:
-    for place, row in rows:
+    def _keep(self, row: Row, encoded: Encoded, bands: np.ndarray[Any, Any], columns: _Columns) -> None:
+        settings, ledger = self.plan.settings, self.ledger
         try:
-            yield place, to_example(row, source.format)
+            parts = fit_length(row.example, encoded, self.plan.encoder, settings.max_length, settings.overlong)
         except BadRow as fault:
-            source.ledger.bad(place, fault)
+            ledger.drop(row.place, fault)
+            return
+        ledger.kept += 1
+        ledger.samples += len(parts)
+        ledger.truncated += any(part.truncated for part in parts)
+        ledger.shortened += any(part.shortened for part in parts)
+        ledger.lost_answers += sum(part.lost_answers for part in parts)
+        keys = row_keys(row.example)
+        codes = {name: self._code(value) for name, value in row.fields.items()}
+        for number, part in enumerate(parts):
+            columns.add(part, number, row.place, len(encoded.input_ids), keys, codes, bands)
+
+    def _code(self, value: Any) -> int:
+        code = value_hash(value)
+        self.values.setdefault(code, str(value))
+        return code
 
 
-def _chunks(items: Iterator[tuple[Place, Example]]) -> Iterator[list[tuple[Place, Example]]]:
-    while chunk := list(islice(items, CHUNK_ROWS)):
-        yield chunk
+class _Columns:
+    """Samples collected for one record batch of the store."""
+
+    def __init__(self) -> None:
+        self.samples: list[Encoded] = []
+        self.others: dict[str, list[Any]] = {name: [] for name in SCHEMA.names[3:-1]}
+        self.bands: list[np.ndarray[Any, Any]] = []
+
+    def add(
+        self,
+        sample: Encoded,
+        part: int,
+        place: Place,
+        row_tokens: int,
+        keys: RowKeys,
+        codes: Mapping[str, int],
+        bands: np.ndarray[Any, Any],
+    ) -> None:
+        self.samples.append(sample)
+        self.bands.append(bands)
+        values = {
+            "row_id": str(place),
+            "tokens": len(sample.input_ids),
+            "supervised_tokens": sample.supervised_tokens,
+            "row_tokens": row_tokens,
+            "part": part,
+            "key": keys.key,
+            "prompt_key": keys.prompt_key,
+            "answer_key": keys.answer_key,
+            "group": codes.get("group_by", keys.key),
+            "stratum": codes.get("stratify_by", 0),
+            "balance": codes.get("balance_by", 0),
+        }
+        for name, value in values.items():
+            self.others[name].append(value)
+
+    def batch(self, label: str) -> pa.RecordBatch:
+        arrays = [
+            _lists([sample.input_ids for sample in self.samples], np.int32),
+            _lists([sample.labels for sample in self.samples], np.int32),
+            pa.array([label] * len(self.samples), pa.string()),
+            *(pa.array(self.others[name], SCHEMA.field(name).type) for name in self.others),
+            _lists(self.bands, np.uint64),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _keep(
-    source: EncodedSource,
-    place: Place,
-    example: Example,
-    encoded: Encoded | BadRow,
-    encoder: Encoder,
-    settings: Settings,
-) -> None:
-    ledger = source.ledger
-    if isinstance(encoded, BadRow):
-        ledger.bad(place, encoded)
-        return
-    try:
-        encoded = fit_length(example, encoded, encoder, settings.max_length, settings.overlong)
-    except BadRow as fault:
-        ledger.drop(place, fault)
-        return
-    ledger.kept += 1
-    ledger.truncated += encoded.truncated
-    ledger.shortened += encoded.shortened
-    source.samples.append(encoded)
-    source.places.append(place)
-    source.keys.append(duplicate_key(example))
-
-
-def _nothing_left(source: EncodedSource, settings: Settings) -> str:
-    too_long = any(is_length_fault(reason) for reason in source.ledger.dropped)
-    advice = "correct the rows"
-    if too_long:
-        advice = f"raise max_length (now {settings.max_length})"
-        advice += " or set overlong: shorten_prompt" if settings.overlong == "drop" else ""
-    return f"All {source.ledger.read} rows of '{source.spec.path}' were dropped: {source.ledger.reasons()}; {advice}."
-
-
-def tell_losses(source: EncodedSource) -> None:
-    """Log what was dropped, cut and shortened."""
-    ledger = source.ledger
-    if ledger.dropped:
-        count = ledger.dropped.total()
-        logger.warning("%s: %d of %d rows dropped: %s.", source.label, count, ledger.read, ledger.reasons())
-    for word, count in (("cut at max_length", ledger.truncated), ("shortened at the prompt's start", ledger.shortened)):
-        if count:
-            logger.info("%s: %d of %d samples %s.", source.label, count, ledger.kept, word)
+def _lists(rows: list[np.ndarray[Any, Any]], dtype: type[np.generic]) -> pa.ListArray:
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    values = np.concatenate(rows).astype(dtype, copy=False) if rows else np.empty(0, dtype)
+    return pa.ListArray.from_arrays(offsets, pa.array(values))

@@ -1,4 +1,4 @@
-"""What became of every row: read, dropped (by reason, with examples), truncated, shortened, kept. Nothing is silent."""
+"""What became of every row: read, dropped and changed (by reason, with examples), cut, shortened, kept; never silently."""
 
 from __future__ import annotations
 
@@ -36,19 +36,71 @@ class BadRow(Exception):
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[BadRow], tuple[str, str]]:
+        """Keep the two apart when the fault is sent to another process."""
+        return BadRow, (self.reason, self.detail)
+
+
+@dataclass
+class Tally:
+    """How often something happened, by what it was, with the first few places of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, what: str, place: Place, detail: str = "") -> None:
+        """Count one, keeping file, row and detail of the first few."""
+        self.counts[what] += 1
+        kept = self.examples.setdefault(what, [])
+        if len(kept) < EXAMPLES_PER_REASON:
+            kept.append({"file": place.file, "row": place.row, **({"detail": detail} if detail else {})})
+
+    def merge(self, other: Tally) -> None:
+        """Add what `other` counted, which came after."""
+        self.counts.update(other.counts)
+        for what, places in other.examples.items():
+            kept = self.examples.setdefault(what, [])
+            kept.extend(places[: EXAMPLES_PER_REASON - len(kept)])
+
+    def phrase(self) -> str:
+        """Everything counted as one phrase, the most frequent first, with the first place of each."""
+        return "; ".join(
+            f"{count} × {what} (first: {self.examples[what][0]['file']}, row {self.examples[what][0]['row']})"
+            for what, count in self.counts.most_common()
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """``{what: {"count", "examples"}}``, the most frequent first."""
+        return {what: {"count": count, "examples": self.examples[what]} for what, count in self.counts.most_common()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Tally:
+        """The inverse of `as_dict`."""
+        return cls(
+            Counter({what: entry["count"] for what, entry in values.items()}),
+            {what: list(entry["examples"]) for what, entry in values.items()},
+        )
+
 
 @dataclass
 class Ledger:
-    """The account of one source. Always ``read == kept + sum of dropped``."""
+    """The account of one source, or of a block of it. Always ``read == kept + dropped.counts.total()``.
+
+    `samples` counts what the kept rows became: as many as there are rows unless long ones are split; `lost_answers`
+    counts answers left out of split rows.
+    """
 
     source: str
     bad_rows: str = "drop"
     read: int = 0
     kept: int = 0
+    samples: int = 0
     truncated: int = 0
     shortened: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    lost_answers: int = 0
+    dropped: Tally = field(default_factory=Tally)
+    changes: Tally = field(default_factory=Tally)
+    notes: Tally = field(default_factory=Tally)
 
     def bad(self, place: Place, fault: BadRow) -> None:
         """Count a faulty row as dropped; under ``bad_rows: fail`` raise `UserError` that names it instead."""
@@ -58,29 +110,39 @@ class Ledger:
 
     def drop(self, place: Place, fault: BadRow) -> None:
         """Count a row as dropped, keeping the first few of each reason by file and row."""
-        self.dropped[fault.reason] += 1
-        examples = self.examples.setdefault(fault.reason, [])
-        if len(examples) < EXAMPLES_PER_REASON:
-            detail = {"detail": fault.detail} if fault.detail else {}
-            examples.append({"file": place.file, "row": place.row, **detail})
+        self.dropped.add(fault.reason, place, fault.detail)
+
+    def changed(self, place: Place, rule: str, detail: str = "") -> None:
+        """Count a row that a cleaning rule altered."""
+        self.changes.add(rule, place, detail)
+
+    def note(self, place: Place, what: str, detail: str = "") -> None:
+        """Count something seen in a row that is left as it is."""
+        self.notes.add(what, place, detail)
 
     def reasons(self) -> str:
         """The drop reasons with their counts, the most frequent first, as one phrase with the first row of each."""
-        phrases = []
-        for reason, count in self.dropped.most_common():
-            first = self.examples[reason][0]
-            phrases.append(f"{count} × {reason} (first: {first['file']}, row {first['row']})")
-        return "; ".join(phrases)
+        return self.dropped.phrase()
+
+    def merge(self, other: Ledger) -> None:
+        """Add the account of a later block."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _TALLIES:
+            getattr(self, name).merge(getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
         """The account as it stands in ``data.json``."""
-        return {
-            "read": self.read,
-            "dropped": {
-                reason: {"count": count, "examples": self.examples[reason]}
-                for reason, count in self.dropped.most_common()
-            },
-            "truncated": self.truncated,
-            "shortened": self.shortened,
-            "kept": self.kept,
+        return {name: getattr(self, name) for name in _NUMBERS} | {
+            ("changed" if name == "changes" else name): getattr(self, name).as_dict() for name in _TALLIES
         }
+
+    @classmethod
+    def from_dict(cls, source: str, values: dict[str, Any]) -> Ledger:
+        """The inverse of `as_dict`."""
+        tallies = {name: Tally.from_dict(values["changed" if name == "changes" else name]) for name in _TALLIES}
+        return cls(source, **{name: values[name] for name in _NUMBERS}, **tallies)
+
+
+_NUMBERS = ("read", "kept", "samples", "truncated", "shortened", "lost_answers")
+_TALLIES = ("dropped", "changes", "notes")

@@ -1,4 +1,4 @@
-"""Samples longer than the limit: an answer is learned whole, with its end, or the row is dropped and counted."""
+"""Samples longer than the limit: an answer is learned whole, with its end, or it is dropped and counted."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.masks import Encoded, Encoder
+from hf_recipes.data.masks import IGNORED, Encoded, Encoder
+from hf_recipes.data.parts import cut, encode_within, split_conversation, split_text
 from hf_recipes.data.turns import Message
 
-OVERLONG = ("drop", "shorten_prompt")
+OVERLONG = ("drop", "shorten_prompt", "split")
 LONGER_THAN = "longer than max_length"
 NOTHING_LEARNED = "no token to learn"
 ATTEMPTS = 4
@@ -25,31 +26,44 @@ def is_length_fault(reason: str) -> bool:
     return reason.startswith(LONGER_THAN)
 
 
-def fit_length(example: Example, encoded: Encoded, encoder: Encoder, max_length: int | None, overlong: str) -> Encoded:
-    """Return the sample within `max_length` tokens, unchanged where it fits.
+def fit_length(
+    example: Example, encoded: Encoded, encoder: Encoder, max_length: int | None, overlong: str
+) -> list[Encoded]:
+    """Return the sample within `max_length` tokens, unchanged where it fits; several only under ``"split"``.
 
-    Plain text, and what follows the last learned token of a conversation, is cut (``truncated``). A conversation whose
-    answer would be cut is a `BadRow` under ``overlong="drop"``; under ``"shorten_prompt"`` its oldest turns go first,
-    then the beginning of the last question (``shortened``); the system turn stays while there is room for it.
+    What follows the last learned token of a conversation is cut (``truncated``). What else is too long goes by
+    `overlong`:
+
+    - ``"drop"``: a conversation whose answer would be cut is a `BadRow`; plain text is cut (``truncated``).
+    - ``"shorten_prompt"``: as ``"drop"``, but a conversation's oldest turns go first, then the beginning of the last
+      question (``shortened``); the system turn stays while there is room for it.
+    - ``"split"``: plain text becomes consecutive pieces without loss, conversations parts of whole exchanges, each
+      behind the system turn; answers that do not fit even so are counted in ``lost_answers`` of the first part.
 
     Raises:
-        BadRow: nothing is left to be learned, or the answer does not fit.
+        BadRow: nothing is left to be learned, or no answer fits.
     """
+    parts = [encoded]
     if max_length is not None and len(encoded.input_ids) > max_length:
-        if example.text is not None or encoded.answer_end <= max_length:
-            encoded = replace(
-                encoded,
-                input_ids=encoded.input_ids[:max_length],
-                labels=encoded.labels[:max_length],
-                truncated=True,
-            )
-        elif overlong == "shorten_prompt":
-            encoded = shorten_prompt(example, encoder, max_length)
-        else:
-            raise BadRow(too_long(max_length), f"{len(encoded.input_ids)} tokens")
-    if not any(label >= 0 for label in encoded.labels[1:]):  # the first token is never predicted
+        parts = _within(example, encoded, encoder, max_length, overlong)
+    # The first token is never predicted.
+    if not (parts := [part for part in parts if (part.labels[1:] != IGNORED).any()]):
         raise BadRow(NOTHING_LEARNED)
-    return encoded
+    return parts
+
+
+def _within(
+    example: Example, encoded: Encoded, encoder: Encoder, max_length: int, overlong: str
+) -> list[Encoded]:
+    if overlong == "split" and example.text is not None:
+        return split_text(encoded, max_length)
+    if example.text is not None or encoded.answer_end <= max_length:
+        return [replace(cut(encoded, max_length), truncated=True)]
+    if overlong == "shorten_prompt":
+        return [shorten_prompt(example, encoder, max_length)]
+    if overlong == "split" and (parts := split_conversation(example, encoder, max_length)):
+        return parts
+    raise BadRow(too_long(max_length), f"{len(encoded.input_ids)} tokens")
 
 
 def shorten_prompt(example: Example, encoder: Encoder, max_length: int) -> Encoded:
@@ -64,7 +78,7 @@ def shorten_prompt(example: Example, encoder: Encoder, max_length: int) -> Encod
     for kept_system in (system, 0) if system else (0,):
         for question in questions:
             candidate = _from_turn(example, question, kept_system)
-            fitted = _encode_within(candidate, encoder, max_length)
+            fitted = encode_within(candidate, encoder, max_length)
             if fitted is None and question == questions[-1]:
                 fitted = _cut_question(candidate, kept_system, encoder, max_length)
             if fitted is not None:
@@ -80,20 +94,6 @@ def _from_turn(example: Example, index: int, kept_system: int) -> Example:
     )
 
 
-def _encode_within(example: Example, encoder: Encoder, max_length: int) -> Encoded | None:
-    encoded = _encode_one(example, encoder)
-    if encoded.answer_end > max_length:
-        return None
-    return replace(encoded, input_ids=encoded.input_ids[:max_length], labels=encoded.labels[:max_length])
-
-
-def _encode_one(example: Example, encoder: Encoder) -> Encoded:
-    (encoded,) = encoder.encode([example])
-    if isinstance(encoded, BadRow):
-        raise encoded
-    return encoded
-
-
 def _cut_question(example: Example, question: int, encoder: Encoder, max_length: int) -> Encoded | None:
     """Cut the message at `question` from its start, token by token, until the sample fits; None when it never does."""
     message = example.messages[question]
@@ -104,9 +104,11 @@ def _cut_question(example: Example, question: int, encoder: Encoder, max_length:
     removed = 0
     for _ in range(ATTEMPTS):  # cutting text can change how the rest is tokenised by a few tokens
         shorter = _with_content(example, question, content[offsets[removed - 1][1] :] if removed else content)
-        encoded = _encode_one(shorter, encoder)
+        (encoded,) = encoder.encode([shorter])
+        if isinstance(encoded, BadRow):
+            raise encoded
         if encoded.answer_end <= max_length:
-            return replace(encoded, input_ids=encoded.input_ids[:max_length], labels=encoded.labels[:max_length])
+            return cut(encoded, max_length)
         removed += encoded.answer_end - max_length
         if removed >= len(offsets):
             return None

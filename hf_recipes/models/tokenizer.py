@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -53,3 +54,13 @@ def load_tokenizer(
             raise UserError(f"chat_template_path: '{chat_template_path}' is not a file: give a Jinja template.")
         tokenizer.chat_template = template.read_text(encoding="utf-8")
     return tokenizer
+
+
+def load_recipe_tokenizer(values: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """`load_tokenizer` by a recipe's keys: the model's, its revision, and the chat template that replaces its own."""
+    return load_tokenizer(
+        values["model_name_or_path"],
+        revision=values.get("model_revision"),
+        chat_template_path=values.get("chat_template_path"),
+        trust_remote_code=bool(values.get("trust_remote_code")),
+    )

@@ -20,7 +20,8 @@ class RecipeArguments:
         default=None,
         metadata={
             "help": "The data: a list of {path, name, split, data_files, columns, role: domain|general, "
-            "format: auto|alpaca|sharegpt|messages|prompt_completion|text, weight}."
+            "format: auto|alpaca|sharegpt|messages|prompt_completion|text, weight, eval_share, group_by, stratify_by, "
+            "balance_by}."
         },
     )
     general_share: float = field(
@@ -30,18 +31,37 @@ class RecipeArguments:
     share_unit: Literal["rows", "tokens", "supervised_tokens"] = field(
         default="rows", metadata={"help": "What general_share is counted in."}
     )
+    max_repeats: int = field(
+        default=1,
+        metadata={"help": "How often a general row may be used where there are too few of them for general_share."},
+    )
     eval_share: float = field(
         default=0.1,
         metadata={"help": "Share of every source kept for the eval loss, split off before mixing (0: none)."},
     )
-    overlong: Literal["drop", "shorten_prompt"] = field(
+    clean: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "Cleaning rules, all off by default: {html, unicode, control_characters, …, duplicates: "
+            "off|exact|near}; see docs/cleaning.md."
+        },
+    )
+    mask_history: bool = field(
+        default=False, metadata={"help": "Learn the last assistant turn of each conversation only, not all of them."}
+    )
+    overlong: Literal["drop", "shorten_prompt", "split"] = field(
         default="drop",
         metadata={
-            "help": "A sample whose answer would be cut at max_length: drop it, or shorten its prompt from the start."
+            "help": "A sample whose answer would be cut at max_length: drop it, shorten its prompt from the start, or "
+            "split the conversation between turns (plain text anywhere)."
         },
     )
     bad_rows: Literal["drop", "fail"] = field(
         default="drop", metadata={"help": "An unreadable or ill-formed row: drop and count it, or stop."}
+    )
+    data_cache_dir: str | None = field(
+        default=None,
+        metadata={"help": "Where prepared samples are kept; by default in the cache directory of hf_recipes."},
     )
     watch: dict[str, Any] | None = field(
         default=None, metadata={"help": "Thresholds of the watchers; absent ones keep their defaults."}

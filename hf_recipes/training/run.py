@@ -11,7 +11,7 @@ from hf_recipes.callbacks.event_log import EventLogCallback
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.core.ranks import barrier, from_main, gather, is_main
+from hf_recipes.core.ranks import barrier, first_on_each_machine, from_main, gather, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.collate import SupervisedCollator
 from hf_recipes.data.prepare import PreparedData, prepare_data
@@ -78,8 +78,9 @@ def train(recipe: Recipe) -> RunDirectory:
 
 
 def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData:
-    """Every rank prepares the same data by itself, so that no rank waits for another's tokenising in a collective."""
-    data = prepare_data(setup.recipe.values["datasets"], tokenizer, **data_settings(setup.recipe.values))
+    """The first rank of each machine prepares; the others find it on disk, however long that took."""
+    values = setup.recipe.values
+    data = first_on_each_machine(lambda: prepare_data(values["datasets"], tokenizer, **data_settings(values)))
     if len(set(gather(data.report["fingerprint"]))) > 1:
         raise UserError("The ranks read different data: give all of them the same files (same content, same recipe).")
     if data.eval is None:

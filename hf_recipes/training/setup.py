@@ -14,7 +14,7 @@ from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model
-from hf_recipes.models.tokenizer import load_tokenizer
+from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.arguments import build_arguments, recipe_precision
 from hf_recipes.training.output import choose_output, record_run
@@ -49,12 +49,7 @@ class Setup:
         """Find the base (rank 0 first, so that it is fetched once) and load its tokenizer."""
         name, revision = self.model_settings.model_name_or_path, self.model_settings.model_revision
         source = from_main(lambda: find_model(name, revision))
-        tokenizer = load_tokenizer(
-            name,
-            revision=revision,
-            chat_template_path=self.recipe.get("chat_template_path"),
-            trust_remote_code=self.arguments.trust_remote_code,
-        )
+        tokenizer = load_recipe_tokenizer(self.recipe.values)
         return source, tokenizer
 
     def manifest_facts(self, source: ModelSource) -> dict[str, Any]:

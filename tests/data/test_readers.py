@@ -5,8 +5,9 @@ import json
 import pytest
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.data.byte_streams import first_bad_byte
 from hf_recipes.data.ledger import BadRow, Ledger
-from hf_recipes.data.readers import first_bad_byte, read_file
+from hf_recipes.data.readers import read_file
 from hf_recipes.data.sources import SourceSpec, read_rows
 
 ROWS = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d\n\u2028e"}]
@@ -80,7 +81,7 @@ def test_d1_bad_line_is_counted_with_file_and_line_and_the_others_are_kept(tmp_p
     assert kept == ["a", "b"]
     assert ledger.read == 4
     assert ledger.as_dict()["dropped"]["not valid JSON"]["examples"][0]["row"] == 3
-    assert ledger.dropped["the row is not an object with named fields"] == 1
+    assert ledger.dropped.counts["the row is not an object with named fields"] == 1
 
 
 def test_bad_rows_fail_names_file_and_line(tmp_path):
@@ -95,7 +96,7 @@ def test_other_encoding_names_file_and_byte(tmp_path, ending):
     file = tmp_path / f"rows.{ending}"
     # "[" and 20 spaces, then é in Latin-1: byte 21 is the first that is not UTF-8.
     file.write_bytes(b"[" + b" " * 20 + b"\xe9" + b"\n")
-    with pytest.raises(UserError, match=rf"rows\.{ending}' is not UTF-8 \(byte 21\)"):
+    with pytest.raises(UserError, match=rf"rows\.{ending}' is not UTF-8 \(byte 21, line 1\)"):
         list(read_file(file))
 
 
@@ -103,7 +104,7 @@ def test_first_bad_byte_is_found_behind_a_chunk_border(tmp_path):
     file = tmp_path / "rows.jsonl"
     border = 1 << 20
     file.write_bytes(b"a" * (border - 1) + "é".encode() + b"b" * 10 + b"\xff")
-    assert first_bad_byte(file) == border - 1 + 2 + 10
+    assert first_bad_byte(file).offset == border - 1 + 2 + 10
 
 
 @pytest.mark.parametrize(("ending", "content"), [("json", "[]"), ("json", ""), ("jsonl", "\n"), ("csv", "a,b\n")])

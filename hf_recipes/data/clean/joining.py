@@ -1,0 +1,92 @@
+"""Joining numbered things into clusters, pair by pair, in 8 bytes a thing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Similar = Callable[[Array, Array], Array]  # numbers left, numbers right → bool, pair by pair
+_PAIRS_AT_ONCE = 1 << 16
+_SMALL = 8  # members of a group up to which all pairs are listed
+_LARGEST = 1024
+
+
+def join_pairs(labels: Array, left: Array, right: Array) -> None:
+    """Give `left[i]` and `right[i]`, and all that share their labels, the smaller label, in place.
+
+    Args:
+        labels: each thing's label is the number of the first thing of its cluster.
+        left: numbers of things.
+        right: as many.
+    """
+    while True:
+        one, other = labels[left], labels[right]
+        apart = one != other
+        if not apart.any():
+            return
+        left, right, one, other = left[apart], right[apart], one[apart], other[apart]
+        np.minimum.at(labels, np.maximum(one, other), np.minimum(one, other))
+        while not np.array_equal(labels, shorter := labels[labels]):
+            labels[:] = shorter
+
+
+def join_similar(labels: Array, keys: Array, similar: Similar, ranks: Callable[[Array], Array]) -> None:
+    """Join things that have a key in common and are similar, in place.
+
+    Args:
+        labels: as for `join_pairs`.
+        keys: one a thing.
+        similar: compares pairs of things.
+        ranks: sorts things of a group so large that only `_LARGEST` neighbours are compared with each other.
+    """
+    order = np.argsort(keys, kind="stable")
+    starts, sizes = group_bounds(keys[order])
+    for left, right in _small_pairs(order, starts, sizes):
+        apart = labels[left] != labels[right]
+        left, right = left[apart], right[apart]
+        near = similar(left, right)
+        join_pairs(labels, left[near], right[near])
+    for start, size in zip(starts[sizes > _SMALL], sizes[sizes > _SMALL], strict=True):
+        members = order[start : start + size]
+        if size > _LARGEST:
+            members = members[ranks(members)]
+        for some in range(0, size, _LARGEST):
+            join_pairs(labels, *_similar_pairs(members[some : some + _LARGEST], labels, similar))
+
+
+def group_bounds(sorted_keys: Array) -> tuple[Array, Array]:
+    """Start and size of every run of two or more equal keys."""
+    bounds = np.flatnonzero(np.diff(sorted_keys)) + 1
+    starts = np.concatenate([[0], bounds])
+    sizes = np.diff(np.concatenate([starts, [len(sorted_keys)]]))
+    return starts[sizes > 1], sizes[sizes > 1]
+
+
+def _small_pairs(order: Array, starts: Array, sizes: Array) -> Iterator[tuple[Array, Array]]:
+    """All pairs within groups of up to `_SMALL` members, some `_PAIRS_AT_ONCE` at a time."""
+    for size in range(2, _SMALL + 1):
+        of_size = starts[sizes == size]
+        first, second = np.triu_indices(size, 1)
+        step = max(1, _PAIRS_AT_ONCE // len(first))
+        for some in range(0, len(of_size), step):
+            members = order[of_size[some : some + step, None] + np.arange(size)]
+            yield members[:, first].ravel(), members[:, second].ravel()
+
+
+def _similar_pairs(members: Array, labels: Array, similar: Similar) -> tuple[Array, Array]:
+    """Pairs that join all similar members of a group: each one found is in turn compared with those not found yet."""
+    pairs: list[tuple[Array, Array]] = [(members[:0], members[:0])]
+    found, left = [members[0]], members[1:]
+    while len(left):
+        if not found:
+            found, left = [left[0]], left[1:]
+            continue
+        one = np.full(len(left), found.pop())
+        near = (labels[one] == labels[left]) | similar(one, left)
+        pairs.append((one[near], left[near]))
+        found.extend(left[near])
+        left = left[~near]
+    return np.concatenate([one for one, _ in pairs]), np.concatenate([other for _, other in pairs])

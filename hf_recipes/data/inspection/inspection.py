@@ -1,0 +1,185 @@
+"""Prepared data, looked at as a run will train on it: one function, plain data out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hf_recipes.data.collate import SupervisedCollator, padding_share
+from hf_recipes.data.inspection.batches import BatchView, view_batches
+from hf_recipes.data.inspection.histogram import Histogram, histogram
+from hf_recipes.data.inspection.loader import Collator, LoaderSettings, TrainingRows, epoch_order, train_loader
+from hf_recipes.data.inspection.round_trip import RoundTrip
+from hf_recipes.data.inspection.scan import TokenScan, scan_tokens
+from hf_recipes.data.inspection.verdicts import Verdict, judge
+
+if TYPE_CHECKING:
+    from hf_recipes.data.packing import Bins
+    from hf_recipes.data.prepare import PreparedData
+
+TOP_TOKENS = 10
+_ANSWER_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class TokenShare:
+    """A token with how many answers begin, or end, with it."""
+
+    token_id: int
+    text: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True)
+class FrequentAnswer:
+    """The most frequent answer, shortened, and how many conversations learn it and nothing else."""
+
+    text: str
+    count: int
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """What the tokens of the scanned training rows look like.
+
+    `rows` of `of_rows` were scanned; `ends` maps a source to (conversations, those that learn the end-of-turn token);
+    `answers` are learned stretches of conversations; `doubled_bos` names rows that begin with two BOS tokens.
+    """
+
+    rows: int
+    of_rows: int
+    lengths: Histogram
+    learned: Histogram
+    conversations: int
+    answers: int
+    first_tokens: list[TokenShare]
+    last_tokens: list[TokenShare]
+    ends: dict[str, tuple[int, int]]
+    doubled_bos: list[str]
+    heaviest_answer: FrequentAnswer | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that `hf-recipes inspect` shows.
+
+    `report` is the preparation's own account (``data.json``). `batches` are the first of the run's, as many as there
+    are up to `batches_asked`; `packed` says whether their rows hold several samples. `padding_share` is that of a
+    whole epoch, between 0 and 1.
+    """
+
+    recipe: str
+    model: str
+    loader: LoaderSettings
+    report: Mapping[str, Any]
+    batches_asked: int
+    batches: list[BatchView]
+    padding_share: float
+    packed: bool
+    tokens: TokenFacts
+    round_trips: list[RoundTrip]
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def stops(self) -> bool:
+        """Whether something is wrong enough that training should not start."""
+        return any(verdict.severity == "stop" for verdict in self.verdicts)
+
+    @property
+    def max_length(self) -> int | None:
+        """The recipe's limit in tokens."""
+        limit: int | None = self.report.get("settings", {}).get("max_length")
+        return limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain data for JSON."""
+        return {**asdict(self), "stops": self.stops}
+
+
+def inspect_data(
+    data: PreparedData,
+    tokenizer: Any,
+    *,
+    loader: LoaderSettings | None = None,
+    collator: Collator | None = None,
+    bins: Bins | None = None,
+    batches: int = 5,
+    round_trips: Sequence[RoundTrip] = (),
+    recipe: str = "",
+    model: str = "",
+) -> Inspection:
+    """Look at prepared data as a run will train on it, and judge it.
+
+    Args:
+        data: what `prepare_data` returned.
+        tokenizer: the one it was prepared with.
+        loader: what decides which samples meet in a batch; by default the Trainer's defaults.
+        collator: the run's; by default a `SupervisedCollator`.
+        bins: where samples are packed, which of them share a row.
+        batches: how many batches to decode; an epoch may have fewer.
+        round_trips: what `round_trip` found in the sources' rows.
+        recipe, model: names, to be shown.
+    """
+    loader = loader or LoaderSettings()
+    collator = collator or SupervisedCollator(pad_token_id=tokenizer.pad_token_id)
+    scan = scan_tokens(
+        data.train,
+        chat_sources=[source["source"] for source in data.report["sources"] if source["format"] != "text"],
+        end_of_turn_id=(data.report.get("end_of_turn") or {}).get("token_id"),
+        bos_token_id=tokenizer.bos_token_id,
+    )
+    rows = TrainingRows(data.train, bins)
+    order = epoch_order(rows, loader)
+    inspection = Inspection(
+        recipe=recipe,
+        model=model,
+        loader=loader,
+        report=data.report,
+        batches_asked=batches,
+        batches=list(view_batches(train_loader(rows, order, collator, loader), rows, tokenizer, batches, loader)),
+        padding_share=padding_share(
+            rows.lengths()[order], loader.batch_size, getattr(collator, "pad_to_multiple_of", 1)
+        ),
+        packed=bins is not None,
+        tokens=_facts(scan, tokenizer),
+        round_trips=list(round_trips),
+    )
+    return replace(inspection, verdicts=judge(inspection))
+
+
+def _facts(scan: TokenScan, tokenizer: Any) -> TokenFacts:
+    heaviest = None
+    if scan.heaviest is not None:
+        text = _decode(tokenizer, scan.heaviest.token_ids)
+        heaviest = FrequentAnswer(
+            text if len(text) <= _ANSWER_SHOWN else text[:_ANSWER_SHOWN] + "…", scan.heaviest.count
+        )
+    return TokenFacts(
+        rows=scan.rows,
+        of_rows=scan.of_rows,
+        lengths=histogram(scan.lengths),
+        learned=histogram(scan.learned),
+        conversations=scan.conversations,
+        answers=scan.answers,
+        first_tokens=_top(scan.first, tokenizer),
+        last_tokens=_top(scan.last, tokenizer),
+        ends={source: (ends.samples, ends.learn_it) for source, ends in scan.ends.items()},
+        doubled_bos=scan.doubled_bos,
+        heaviest_answer=heaviest,
+    )
+
+
+def _top(counts: Counter[int], tokenizer: Any) -> list[TokenShare]:
+    total = counts.total()
+    return [
+        TokenShare(token, _decode(tokenizer, [token]), count, count / total)
+        for token, count in counts.most_common(TOP_TOKENS)
+    ]
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return text
