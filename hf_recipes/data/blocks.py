@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import Place
 
 BLOCK_ROWS = 4096
@@ -45,6 +47,13 @@ class ParsedBlock:
         """The rows, each with the number it has in its file."""
         for number, value in zip(self.numbers, self.values, strict=True):
             yield Place(self.file, number), value
+
+
+def check_names(file: str, names: Sequence[str]) -> None:
+    """Raise `UserError` when a table has two columns of one name, of which a row could keep only one."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UserError(f"'{file}' has two columns named '{twice}': rename or remove one.")
 
 
 def group(items: Iterable[tuple[int, int, Item]], limits: Limits) -> Iterator[tuple[list[int], list[Item]]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.blocks import Limits, RowOrFault
+from hf_recipes.data.blocks import Limits, RowOrFault, check_names
+from hf_recipes.data.byte_streams import READ_BYTES
 from hf_recipes.data.ledger import Place
 
 
@@ -81,12 +83,12 @@ def _structs(array: Any) -> list[dict[str, Any] | None]:
 
 
 def _lists(array: Any) -> list[list[Any] | None]:
+    if not len(array):
+        return []
     bounds = array.offsets.to_pylist()
     begin = bounds[0]
     values = _values(array.values.slice(begin, bounds[-1] - begin))
-    rows: list[list[Any] | None] = [
-        values[start - begin : end - begin] for start, end in zip(bounds, bounds[1:], strict=False)
-    ]
+    rows: list[list[Any] | None] = [values[start - begin : end - begin] for start, end in pairwise(bounds)]
     return _with_nulls(rows, array)
 
 
@@ -109,7 +111,7 @@ def parquet_blocks(file: Path, limits: Limits) -> Iterator[ArrowBlock]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(file, pre_buffer=False) as parquet:
+        with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as parquet:
             yield from batch_blocks(str(file), parquet.iter_batches(batch_size=limits.rows, use_threads=False), limits)
     except pyarrow.ArrowException as error:
         raise UserError(f"'{file}' is not a readable Parquet file: {_first_line(error)}.") from None
@@ -142,6 +144,7 @@ def _batches(source: Any, indexed: bool) -> Iterator[Any]:
 def batch_blocks(file: str, batches: Iterator[Any], limits: Limits, first: int = 0) -> Iterator[ArrowBlock]:
     """Record batches cut down to the limits."""
     for batch in batches:
+        check_names(file, batch.schema.names)
         rows = max(1, min(limits.rows, batch.num_rows * limits.bytes // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, rows):
             piece = batch.slice(start, rows)

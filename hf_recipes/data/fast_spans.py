@@ -7,6 +7,7 @@ answers are there and nowhere else. Anything less gives None, and `hf_recipes.da
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,44 +22,44 @@ ASKED = "hfRecipesQuestion"
 class Frame:
     """What a template writes around an answer.
 
-    `head` is what the model is given last. `leads` may stand between it and the answer and are learned (an empty
-    ``<think>`` block, a space). `closing` ends with the end-of-turn token.
+    `head` is what the model is given last; empty where that cannot be told. `leads` may stand between it and the answer
+    and are learned (nothing, an empty ``<think>`` block, a space). `closing` ends with the end-of-turn token. `opening`
+    is what the model is given after the head although a plain answer is shown without it (DeepSeek-R1's ``<think>``):
+    an answer that begins with it begins behind it, which is for the long way to see.
     """
 
     head: str
     leads: tuple[str, ...]
     closing: str
+    opening: str = ""
 
 
-def learn_frame(template: ChatTemplate) -> Frame | None:
-    """The frame that a plain exchange shows, or None where the template has none to go by."""
+def learn_frame(template: ChatTemplate) -> Frame:
+    """The frame that a plain exchange shows; one with an empty head where it shows none."""
     asked = {**QUESTION, "content": ASKED}
     try:
         before = template.render([asked, {"role": "assistant", "content": PROBE}]).partition(PROBE)[0]
         question = template.render([asked])
         prompt = template.render([asked], add_generation_prompt=True)
     except BadRow:
-        return None
-    if before.count(ASKED) != 1:
-        return None
+        return Frame("", ("",), template.closing)
     if template.has_generation_prompt:
         given = prompt if before.startswith(prompt) else before
         head = given[_divergence(template, question, given) :]
         leads = tuple(dict.fromkeys(["", before[len(given) :]]))
+        opening = prompt.removeprefix(before) if prompt.startswith(before) else ""
     else:
-        head = before.removesuffix(template.answer_space)[before.index(ASKED) + len(ASKED) :]
-        leads = (template.answer_space,)
-    return Frame(head, leads, template.closing) if head.strip() else None
+        lead = before[len(question) :] if before.startswith(question) else ""
+        lead = "" if lead.strip() else lead  # white space, which the model has to write (Llama-2, Mistral)
+        head = before.removesuffix(lead).rpartition(ASKED)[2]
+        leads, opening = (lead,), ""
+    return Frame(head if head.strip() else "", leads, template.closing, opening)
 
 
 def _divergence(template: ChatTemplate, question: str, given: str) -> int:
     """Where `given` goes on otherwise than `question`, moved back to the beginning of a token it lies in."""
-    same = next(
-        (index for index, (one, two) in enumerate(zip(question, given, strict=False)) if one != two),
-        min(len(question), len(given)),
-    )
-    tokens = (match.span() for match in template.special_token.finditer(given))
-    return next((start for start, end in tokens if start < same < end), same)
+    same = len(os.path.commonprefix([question, given]))  # noqa: RUF071 (by character is what is wanted)
+    return next((start for start, end in template.tokens_in(given) if start < same < end), same)
 
 
 def framed_spans(frame: Frame, text: str, answers: Sequence[str], said: Sequence[str]) -> list[Span] | None:
@@ -78,7 +79,7 @@ def framed_spans(frame: Frame, text: str, answers: Sequence[str], said: Sequence
     for answer in answers:
         start = text.find(head, start) + len(head)
         end = _end_of(frame, text, answer, start)
-        if start < len(head) or end is None:
+        if start < len(head) or end is None or (frame.opening and text.startswith(frame.opening, start)):
             return None
         spans.append((start, end))
         start = end

@@ -3,7 +3,9 @@
 Let D and G be the domain's and the general part's size so far, d and g the sizes of their next samples, s the share.
 The next sample is the one whose middle comes first on its part's scale, (D + d/2) / (1 - s) against (G + g/2) / s
 (Sainte-Laguë's method for two parties, by size). Then ``|G - s (D + G)| <= ((1 - s) g + s d) / 2`` after every sample,
-g and d being the largest so far: half a sample at most, and half a row when rows are counted. Among the sources of one
+g and d being the largest samples so far, those that wait included: half a sample at most, and half a row when rows are
+counted. (By induction: the part that is behind by more than this goes first, and one sample moves the difference by
+s d or (1 - s) g.) Among the sources of one
 part the same rule holds with their weights.
 """
 

@@ -13,7 +13,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.fast_spans import Span
 from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.spans import AnswerFinder, Tools
+from hf_recipes.data.spans import AnswerFinder
+from hf_recipes.data.rendering import Tools
 from hf_recipes.data.templates import ChatTemplate
 from hf_recipes.data.turns import Message
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from hf_recipes.core.log import logger
 from hf_recipes.data.interleave import Schedule
 from hf_recipes.data.mixed_columns import SOURCE, check_columns
 from hf_recipes.data.mixture import Mixture, shuffled, tell_short
+from hf_recipes.data.sample_sizes import row_size
 
 Row = Mapping[str, Any]
 
@@ -41,7 +42,6 @@ class Blend:
         seed: decides the order of rows, with the epoch.
         max_repeats: how often the general sources may be read.
         buffer_size: rows of a source that are shuffled among each other; 1 for none.
-        on_row: is told the number of the source of every row given, and the row.
     """
 
     names: Sequence[str]
@@ -53,7 +53,21 @@ class Blend:
     seed: int
     max_repeats: int
     buffer_size: int
-    on_row: Callable[[int, Row], None] | None = None
+
+
+@dataclass
+class SampleCounts:
+    """What was given of one source in a pass."""
+
+    rows: int = 0
+    tokens: int = 0
+    supervised_tokens: int = 0
+
+    def add(self, row: Row) -> None:
+        """Count a tokenised row."""
+        self.rows += 1
+        self.tokens += row_size("tokens")(row)
+        self.supervised_tokens += row_size("supervised_tokens")(row)
 
 
 @dataclass
@@ -114,12 +128,18 @@ class _Reader:
 
 
 class MixedExamples(_BaseExamplesIterable):
-    """Rows of several streams by the shares of a `Blend`. One shard: ranks take every n-th row of the same stream."""
+    """Rows of several streams by the shares of a `Blend`. One shard: ranks take every n-th row of the same stream.
 
-    def __init__(self, ex_iterables: Sequence[_BaseExamplesIterable], blend: Blend) -> None:
+    `counts`, where given, follow what is given of each source; all copies of this stream in a process share them.
+    """
+
+    def __init__(
+        self, ex_iterables: Sequence[_BaseExamplesIterable], blend: Blend, counts: Sequence[SampleCounts] = ()
+    ) -> None:
         super().__init__()
         self.ex_iterables = list(ex_iterables)
         self.blend = blend
+        self.counts = counts
         self.epoch = 0
 
     def _init_state_dict(self) -> dict[str, Any]:
@@ -130,16 +150,21 @@ class MixedExamples(_BaseExamplesIterable):
             "used": [0.0] * len(self.ex_iterables),
             "sizes": [0.0, 0.0],
             "largest": 0,
+            "counts": [{} for _ in self.counts],
             "type": type(self).__name__,
         }
         return self._state_dict
 
     def __iter__(self) -> Iterator[tuple[Any, Row]]:
-        run = _Run(self.blend, self.ex_iterables, self._state_dict or self._init_state_dict(), self.epoch)
+        state: dict[str, Any] = self._state_dict or self._init_state_dict()
+        run = _Run(self.blend, self.ex_iterables, state, self.epoch)
+        for counts, values in zip(self.counts, state["counts"], strict=True):
+            vars(counts).update(vars(SampleCounts(**values)))
         while (source := run.next_source()) is not None:
             key, row = run.take(source)
-            if self.blend.on_row:
-                self.blend.on_row(source, row)
+            if self.counts:
+                self.counts[source].add(row)
+                state["counts"][source] = asdict(self.counts[source])
             yield key, row if SOURCE in row else {**row, SOURCE: self.blend.names[source]}
         run.tell_end()
 

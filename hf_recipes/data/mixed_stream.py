@@ -11,16 +11,18 @@ from datasets import DatasetInfo, Features, IterableDataset, Value
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.mixed_columns import SOURCE, check_features
-from hf_recipes.data.mixed_examples import Blend, MixedExamples
+from hf_recipes.data.mixed_examples import Blend, MixedExamples, SampleCounts
 from hf_recipes.data.sample_sizes import check_measurable
 
 
-def mixed_stream(streams: Sequence[IterableDataset], blend: Blend) -> IterableDataset:
+def mixed_stream(
+    streams: Sequence[IterableDataset], blend: Blend, counts: Sequence[SampleCounts] = ()
+) -> IterableDataset:
     """Mix `streams`, which have the names, roles and weights of `blend`, in that order.
 
     The result gives the same rows on any number of ranks, each of which takes every n-th; has another order after
     ``set_epoch``; and goes on after ``load_state_dict`` where ``state_dict`` was taken, reading again only the windows
-    that had begun. It ends with the domain.
+    that had begun. It ends with the domain. `counts`, one a stream, follow what it gives.
 
     Raises:
         UserError: columns differ (seen when it is read where a stream does not know them), or a stream was split by
@@ -38,7 +40,7 @@ def mixed_stream(streams: Sequence[IterableDataset], blend: Blend) -> IterableDa
         columns = {key: kind for _, each in known for key, kind in each.items() if key != SOURCE}
         features = Features({**columns, SOURCE: Value("string")})
     formats = [stream._formatting for stream in streams]
-    examples = MixedExamples([stream._ex_iterable for stream in streams], blend)
+    examples = MixedExamples([stream._ex_iterable for stream in streams], blend, counts)
     return IterableDataset(
         examples.shuffle_data_sources(np.random.default_rng(blend.seed)),
         info=DatasetInfo(features=features),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 COLUMNS = {"tokens": "input_ids", "supervised_tokens": "labels"}
-NOT_LEARNED = -100
+NOT_LEARNED = -100  # kept here too, so that datasets can be mixed without anything that tokenises
 ROWS_AT_ONCE = 16384
 
 

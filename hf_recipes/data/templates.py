@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +19,14 @@ from hf_recipes.core.log import logger
 from hf_recipes.data.control_tokens import any_of, control_tokens, refuse_control_tokens, strings_in
 from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
+from hf_recipes.data.rendering import Rendered, Tools, render_all
 from hf_recipes.data.turns import Message
 
 PROBE = "hfRecipesProbe"
 QUESTION: Message = {"role": "user", "content": "Hello"}
+ANSWER: Message = {"role": "assistant", "content": PROBE}
+CALL = {"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {"value": 1}}}
+RESULT: Message = {"role": "tool", "content": "{}", "name": PROBE, "tool_call_id": "call00000"}
 TOOLS_HEAD = "You can call these functions, each described as JSON on a line of its own:"
 TOOLS_TAIL = 'To call a function, answer with only a JSON object {"name": function name, "arguments": object}.'
 
@@ -33,14 +37,6 @@ class EndOfTurn:
 
     text: str
     token_id: int
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """A conversation as text, and the character ranges inside the template's ``{% generation %}`` markers, if any."""
-
-    text: str
-    marked: list[tuple[int, int]] = field(default_factory=list)
 
 
 def end_of_turn(tokenizer: Any) -> EndOfTurn:
@@ -64,20 +60,45 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self._told: set[str] = set()
         try:
-            self.render([QUESTION, {"role": "assistant", "content": PROBE}])
+            self.implied_ends = self._find_implied_ends()
         except BadRow as fault:
             raise UserError(f"The tokenizer's chat template fails on one question and answer: {fault}.") from fault
 
-    def render(
-        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, add_generation_prompt: bool = False
-    ) -> str:
+    def _find_implied_ends(self) -> tuple[str, str]:
+        """What ends an answer, and a function call, where the template itself writes nothing there (GLM-4).
+
+        Such models stop by beginning the next turn: with ``<|user|>`` after an answer, ``<|observation|>`` after a
+        call. The last turn of a conversation gets that token too, or the model would never learn to stop.
+        """
+
+        whole = render_all(self.tokenizer, [[QUESTION, ANSWER]], None)[0].text
+        if whole.count(PROBE) != 1 or self.special_token.search(whole, whole.index(PROBE)):
+            return "", ""
+        called = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+        answer_end = self._next_turn([QUESTION, ANSWER], QUESTION)
+        return answer_end, self._next_turn(called, RESULT) or answer_end
+
+    def _next_turn(self, before: list[Message], message: Message) -> str:
+        """The token that the template writes first for a message after others; not one that ends or begins a text."""
+        try:
+            (shorter,) = render_all(self.tokenizer, [before], None)
+            (longer,) = render_all(self.tokenizer, [[*before, message]], None)
+        except BadRow:
+            return ""
+        added = longer.text.removeprefix(shorter.text.rstrip())
+        token = self.special_token.match(added.lstrip()) if added != longer.text else None
+        return "" if token is None or token.group() in self._sequence_ends else token.group()
+
+    @property
+    def _sequence_ends(self) -> set[str]:
+        return {token for token in (self.tokenizer.bos_token, self.tokenizer.eos_token) if token}
+
+    def render(self, messages: list[Message], tools: Tools = None, *, add_generation_prompt: bool = False) -> str:
         """The conversation as text; raises `BadRow` with the template's own message where it refuses."""
         (rendered,) = self._render([messages], tools, add_generation_prompt=add_generation_prompt)
         return rendered.text
 
-    def render_many(
-        self, conversations: Sequence[tuple[list[Message], list[dict[str, Any]] | None]]
-    ) -> list[Rendered | BadRow]:
+    def render_many(self, conversations: Sequence[tuple[list[Message], Tools]]) -> list[Rendered | BadRow]:
         """Conversations and their tools as text, with markers; a refused one is a `BadRow` in its place.
 
         Those without tools are rendered in one call, which is what makes it fast.
@@ -95,36 +116,21 @@ class ChatTemplate:
             for result, (messages, tools) in zip(results, conversations, strict=True)
         ]
 
-    def _render_one(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> Rendered | BadRow:
+    def _render_one(self, messages: list[Message], tools: Tools) -> Rendered | BadRow:
         try:
             return self._render([messages], tools, marked=self.has_markers)[0]
         except BadRow as fault:
             return fault
 
-    def _render(
-        self,
-        conversations: list[list[Message]],
-        tools: list[dict[str, Any]] | None,
-        *,
-        add_generation_prompt: bool = False,
-        marked: bool = False,
-    ) -> list[Rendered]:
-        from transformers.utils.chat_template_utils import render_jinja_template
+    def _render(self, conversations: list[list[Message]], tools: Tools, **options: bool) -> list[Rendered]:
+        rendered = render_all(self.tokenizer, conversations, tools, **options)
+        if not self.implied_ends[0] or options.get("add_generation_prompt"):
+            return rendered
+        return [self._end(messages[-1], result) for messages, result in zip(conversations, rendered, strict=True)]
 
-        try:
-            texts, spans = render_jinja_template(
-                conversations,
-                tools=tools,
-                chat_template=self.tokenizer.get_chat_template(None, tools),
-                return_assistant_tokens_mask=marked,
-                add_generation_prompt=add_generation_prompt,
-                **self.tokenizer.special_tokens_map,
-            )
-        except Exception as error:  # templates are programs of their own: any kind of error may come out
-            raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
-        if not marked:
-            return [Rendered(text) for text in texts]
-        return [Rendered(text, [tuple(span) for span in ranges]) for text, ranges in zip(texts, spans, strict=True)]
+    def _end(self, last: Message, rendered: Rendered) -> Rendered:
+        end = self.implied_ends[bool(last.get("tool_calls"))] if last["role"] == "assistant" else ""
+        return replace(rendered, text=rendered.text + end)
 
     @cached_property
     def has_markers(self) -> bool:
@@ -137,26 +143,20 @@ class ChatTemplate:
         return self.render([QUESTION], add_generation_prompt=True) != self.render([QUESTION])
 
     @cached_property
-    def answer_space(self) -> str:
-        """White space that a template without generation prompt writes before an answer; the model has to write it."""
-        question = self.render([QUESTION])
-        before = self.render([QUESTION, {"role": "assistant", "content": PROBE}]).partition(PROBE)[0]
-        space = before[len(question) :]
-        is_space = not self.has_generation_prompt and before.startswith(question) and not space.strip()
-        return space if is_space else ""
-
-    @cached_property
     def special_token(self) -> re.Pattern[str]:
         """Matches any added token of the tokenizer that is more than white space."""
         added = {token.content for token in self.tokenizer.added_tokens_decoder.values()}
         return any_of(text for text in added | set(self.tokenizer.all_special_tokens) if text.strip())
 
+    def tokens_in(self, text: str) -> list[tuple[int, int]]:
+        """The ranges of the `special_token` matches in a text."""
+        return [match.span() for match in self.special_token.finditer(text)]
+
     @cached_property
     def control_token(self) -> re.Pattern[str]:
         """Matches the special tokens that the template writes, and BOS and EOS; see `control_tokens`."""
-        answer = {"role": "assistant", "content": PROBE}
-        system, result = {"role": "system", "content": PROBE}, {"role": "tool", "content": PROBE}
-        turns = [QUESTION], [QUESTION, answer], [system, QUESTION, answer], [QUESTION, answer, result, answer]
+        system: Message = {"role": "system", "content": "Be brief."}
+        turns = [QUESTION], [QUESTION, ANSWER], [system, QUESTION, ANSWER], [QUESTION, ANSWER, RESULT, ANSWER]
         written = [str(self.tokenizer.chat_template)]
         for messages in turns:
             for prompted in (False, True):
@@ -175,10 +175,9 @@ class ChatTemplate:
         Raises:
             UserError: the template writes none.
         """
-        answer = {"role": "assistant", "content": PROBE}
-        at_end = self._after_probe([QUESTION, answer])
+        at_end = self._after_probe([QUESTION, ANSWER])
         try:
-            within = self._after_probe([QUESTION, answer, QUESTION])
+            within = self._after_probe([QUESTION, ANSWER, QUESTION])
             common = os.path.commonprefix([at_end, within])  # noqa: RUF071 (by character is what is wanted)
         except BadRow:  # a template for single exchanges
             common = at_end
@@ -188,6 +187,11 @@ class ChatTemplate:
             raise UserError(
                 f"The chat template writes no special token after an assistant turn (but {at_end!r}), so the model "
                 f"would never learn to stop: use a template that ends turns with one, such as {self._eos_text!r}."
+            )
+        if self.implied_ends[0]:
+            self._tell(
+                f"The chat template writes nothing after an answer: {self.implied_ends[0]!r}, which begins the next turn, "
+                "is learned as its end (GLM-4 does so; else the template lacks its end-of-turn token)."
             )
         return at_end[: last.end()]
 
@@ -216,10 +220,9 @@ class ChatTemplate:
     @cached_property
     def shows_tool_calls(self) -> bool:
         """Whether the template writes out a message's ``tool_calls``."""
-        call = {"id": "call00000", "type": "function", "function": {"name": PROBE, "arguments": {"value": 1}}}
-        return self._shows([QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}])
+        return self._shows([QUESTION, {"role": "assistant", "content": "", "tool_calls": [CALL]}])
 
-    def _shows(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> bool:
+    def _shows(self, messages: list[Message], tools: Tools = None) -> bool:
         try:
             return PROBE in self.render(messages, tools)
         except BadRow:
@@ -228,12 +231,11 @@ class ChatTemplate:
     @cached_property
     def hidden_roles(self) -> frozenset[str]:
         """Roles whose turns the template passes over without a word (one it refuses aloud is not hidden)."""
-        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
-        before = {"role": "assistant", "content": "{}", **({"tool_calls": [call]} if self.shows_tool_calls else {})}
-        result = {"role": "tool", "content": PROBE, "name": "f", "tool_call_id": "call00000"}
+        calls = {"tool_calls": [CALL]} if self.shows_tool_calls else {}
+        tool = [QUESTION, {"role": "assistant", "content": "{}", **calls}, {**RESULT, "name": "f", "content": PROBE}]
         probes: dict[str, list[Message]] = {
             "system": [{"role": "system", "content": PROBE}, QUESTION],
-            "tool": [QUESTION, before, result, {"role": "assistant", "content": "Done."}],
+            "tool": [*tool, {"role": "assistant", "content": "Done."}],
         }
         return frozenset(role for role, messages in probes.items() if self._hides(messages))
 
@@ -243,7 +245,7 @@ class ChatTemplate:
         except BadRow:
             return False
 
-    def fit(self, example: Example) -> tuple[list[Message], list[dict[str, Any]] | None, list[bool]]:
+    def fit(self, example: Example) -> tuple[list[Message], Tools, list[bool]]:
         """The example's messages, tools and trained flags in a form the template can show.
 
         Where the template ignores `tools`, their schemas go into the system turn as text (a system turn is put in front
@@ -290,6 +292,3 @@ def _call_as_text(message: Message) -> Message:
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": f"{message['content']}\n{text}" if message["content"].strip() else text}
 
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

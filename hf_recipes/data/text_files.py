@@ -12,14 +12,16 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.blocks import Limits, RowOrFault, group
+from hf_recipes.data.blocks import Limits, RowOrFault, check_names, group
 from hf_recipes.data.byte_streams import encoding_problem, open_utf8, reading
 from hf_recipes.data.ledger import BadRow, Place
 
 MAX_CSV_FIELD_BYTES = 2**31 - 1
-_SCAN = json.JSONDecoder().scan_once
+HEADER_BYTES = 1 << 16  # of which the delimiter is told
+_DECODER = json.JSONDecoder()
 NOT_UTF8 = "not UTF-8"
 
 
@@ -84,10 +86,10 @@ class PlainLinesBlock(LinesBlock):
 def parse_json(line: str) -> RowOrFault:
     """A line's JSON value, or the `BadRow` that says what is wrong with it."""
     try:
-        value, end = _SCAN(line, 0)
+        value, end = _DECODER.raw_decode(line)
         if end == len(line):
             return value
-    except (StopIteration, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         pass  # white space around the value, or a fault, which `json.loads` names
     try:
         return json.loads(line)
@@ -142,16 +144,26 @@ def _csv_row(header: Sequence[str], cells: Sequence[str]) -> RowOrFault:
 
 
 def csv_blocks(file: Path, limits: Limits) -> Iterator[CellsBlock]:
-    """A CSV file, or a TSV file by its ending, with a header."""
+    """A CSV or TSV file with a header, whose names are separated by comma, tab, semicolon or bar."""
     csv.field_size_limit(MAX_CSV_FIELD_BYTES)
-    with io.TextIOWrapper(open_utf8(file), "utf-8", newline="") as stream:
-        reader = csv.reader(stream, delimiter="\t" if ".tsv" in file.suffixes[-2:] else ",")
+    binary = open_utf8(file)
+    delimiter = _delimiter(binary)
+    with io.TextIOWrapper(binary, "utf-8", newline="") as stream:
+        reader = csv.reader(stream, delimiter=delimiter)
         try:
-            header = tuple(next(reader, []))
+            header = tuple(next((cells for cells in reader if cells), []))
+            check_names(str(file), header)
             for lines, records in group(_records(reader), limits):
                 yield CellsBlock(str(file), header, lines, records)
         except csv.Error as error:
             raise UserError(f"'{file}', line {reader.line_num}: not valid CSV ({error}).") from None
+
+
+def _delimiter(stream: IO[bytes]) -> str:
+    """What separates a header's names: a tab, a semicolon or a bar where it has no comma."""
+    head = stream.peek(HEADER_BYTES)[:HEADER_BYTES].lstrip(b"\r\n")  # type: ignore[attr-defined]
+    line = head.split(b"\n")[0].decode(errors="ignore")
+    return max("\t;|", key=line.count) if "," not in line and any(sign in line for sign in "\t;|") else ","
 
 
 def _records(reader) -> Iterator[tuple[int, int, list[str]]]:  # type: ignore[no-untyped-def]  # csv does not name its type
@@ -178,9 +190,11 @@ class WholeFilesBlock:
 
 
 def _whole_file(file: Path) -> RowOrFault:
-    with open_utf8(file) as stream:
-        text = _decode(stream.read())
-    return text if isinstance(text, BadRow) else {"text": text, "path": str(file)}
+    try:
+        with open_utf8(file) as stream:
+            return {"text": stream.read().decode(), "path": str(file)}
+    except (UserError, UnicodeDecodeError) as error:
+        return BadRow(NOT_UTF8, str(error))
 
 
 def whole_file_blocks(files: Iterable[Path], limits: Limits) -> Iterator[WholeFilesBlock]:

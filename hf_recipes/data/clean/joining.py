@@ -11,7 +11,8 @@ Array = np.ndarray[Any, Any]
 Similar = Callable[[Array, Array], Array]  # numbers left, numbers right → bool, pair by pair
 _PAIRS_AT_ONCE = 1 << 16
 _SMALL = 8  # members of a group up to which all pairs are listed
-_LARGEST = 1024
+_LARGEST = 512
+_ROWS_AT_ONCE = 16
 
 
 def join_pairs(labels: Array, left: Array, right: Array) -> None:
@@ -54,7 +55,7 @@ def join_similar(labels: Array, keys: Array, similar: Similar, ranks: Callable[[
         if size > _LARGEST:
             members = members[ranks(members)]
         for some in range(0, size, _LARGEST):
-            join_pairs(labels, *_similar_pairs(members[some : some + _LARGEST], labels, similar))
+            _join_group(labels, members[some : some + _LARGEST], similar)
 
 
 def group_bounds(sorted_keys: Array) -> tuple[Array, Array]:
@@ -76,17 +77,12 @@ def _small_pairs(order: Array, starts: Array, sizes: Array) -> Iterator[tuple[Ar
             yield members[:, first].ravel(), members[:, second].ravel()
 
 
-def _similar_pairs(members: Array, labels: Array, similar: Similar) -> tuple[Array, Array]:
-    """Pairs that join all similar members of a group: each one found is in turn compared with those not found yet."""
-    pairs: list[tuple[Array, Array]] = [(members[:0], members[:0])]
-    found, left = [members[0]], members[1:]
-    while len(left):
-        if not found:
-            found, left = [left[0]], left[1:]
-            continue
-        one = np.full(len(left), found.pop())
-        near = (labels[one] == labels[left]) | similar(one, left)
-        pairs.append((one[near], left[near]))
-        found.extend(left[near])
-        left = left[~near]
-    return np.concatenate([one for one, _ in pairs]), np.concatenate([other for _, other in pairs])
+def _join_group(labels: Array, members: Array, similar: Similar) -> None:
+    """Compare all pairs of a group that are not yet joined, some members with all others at a time."""
+    for start in range(0, len(members), _ROWS_AT_ONCE):
+        some, others = members[start : start + _ROWS_AT_ONCE], members[start + 1 :]
+        row, column = np.nonzero(labels[some][:, None] != labels[others])
+        later = column >= row
+        left, right = some[row[later]], others[column[later]]
+        near = similar(left, right)
+        join_pairs(labels, left[near], right[near])

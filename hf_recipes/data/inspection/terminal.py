@@ -94,7 +94,8 @@ def _edges(inspection: Inspection) -> str:
 
 
 def _edge(token: TokenShare) -> list[object]:
-    return [printable(repr(token.text)), token.count, f"{token.share:.1%}"]
+    part = f" (part of a letter, token {token.token_id})" if "\ufffd" in token.text else ""
+    return [printable(repr(token.text)) + part, token.count, f"{token.share:.1%}"]
 
 
 def template_lines(inspection: Inspection) -> list[str]:

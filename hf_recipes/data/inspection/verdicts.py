@@ -21,6 +21,7 @@ MANY_PADDING = 0.3
 MANY_SPACES = 0.05
 SHARE_TOLERANCE = 0.01
 SAME_FIRST_TOKEN = 0.95
+MANY_COPIES = 0.01
 PERSONAL_DATA = "personal_data: "
 
 Severity = Literal["stop", "warn", "note"]
@@ -218,6 +219,12 @@ def _remarks(inspection: Inspection) -> Iterator[Verdict]:
             "warn",
             f"What looks like personal data stands in the rows ({'; '.join(found)}): check that it may be learned.",
         )
+    copies = sum(count_of(source.get("duplicates", {}).get("exact")) for source in report["sources"])
+    cleaning = report.get("settings", {}).get("clean") or {}
+    if copies > MANY_COPIES * sum(source.get("kept", 0) for source in report["sources"]) and not _drops_copies(
+        cleaning
+    ):
+        yield Verdict("note", f"{copies} rows repeat others exactly and count double: set clean.duplicates: exact.")
     if not report["eval"]["rows"]:
         yield Verdict("note", "Nothing is held out, so overfitting would go unseen: set eval_share.")
     if len(inspection.batches) < inspection.batches_asked:
@@ -225,3 +232,7 @@ def _remarks(inspection: Inspection) -> Iterator[Verdict]:
             "note",
             f"An epoch has {len(inspection.batches)} batches, fewer than the {inspection.batches_asked} asked for.",
         )
+
+
+def _drops_copies(cleaning: Mapping[str, Any]) -> bool:
+    return cleaning.get("duplicates", "off") != "off"

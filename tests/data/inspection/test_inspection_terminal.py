@@ -20,10 +20,7 @@ def test_verdicts_come_last_and_learned_text_is_marked(varied, tokenizer):
     lines = render_terminal(inspect_data(varied, tokenizer, batches=1, round_trips=[trip])).splitlines()
     assert lines[-1].startswith("STOP: 1 of 4 rows of orders")
     assert sum("«" in line for line in lines) == 8  # a batch of eight samples
-    assert (
-        "orders: 3 of 4 rows come back from tokens as they went in (4 answers compared, 0 altered by template or tokenizer)"
-        in lines
-    )
+    assert any(line.startswith("orders: 3 of 4 rows come back from tokens as they went in") for line in lines)
     assert any(line.startswith("── batch 1 (step 1): 8 × ") for line in lines)
 
 
