@@ -38,12 +38,11 @@ def run(options: argparse.Namespace) -> int:
     from hf_recipes.data.prepare import prepare_data, prepare_shard
     from hf_recipes.data.report import report_table
     from hf_recipes.data.settings import data_settings
-    from hf_recipes.data.workers import Shard
     from hf_recipes.models.tokenizer import load_recipe_tokenizer
 
     tokenizer = load_recipe_tokenizer(recipe.values)
     if shard is not None:
-        prepare_shard(recipe.values["datasets"], tokenizer, Shard(*shard), **data_settings(recipe.values))
+        prepare_shard(recipe.values["datasets"], tokenizer, shard, **data_settings(recipe.values))
         print(f"Shard {options.shard} is prepared; run prepare without --shard once all are.")
         return 0
     data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))

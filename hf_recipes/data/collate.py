@@ -35,7 +35,8 @@ class SupervisedCollator:
         pad_to_multiple_of: the length is rounded up to this (8 suits tensor cores).
         return_attention_mask: also return ``attention_mask`` (1 for tokens, 0 for padding); not for packed rows.
         one_row: put all packed rows of the batch into one, as attention kernels of variable length (flash attention)
-            need it; with a dense mask it costs the square of the batch.
+            need it; with a dense mask it costs the square of the batch. Samples that are not packed stay in rows of
+            their own.
     """
 
     pad_token_id: int
@@ -49,7 +50,7 @@ class SupervisedCollator:
         packed = "position_ids" in features[0]
         names = ("input_ids", "labels", "position_ids") if packed else ("input_ids", "labels")
         columns = {name: [torch.as_tensor(feature[name]) for feature in features] for name in names}
-        if self.one_row:
+        if packed and self.one_row:
             columns = {name: [torch.cat(rows)] for name, rows in columns.items()}
         lengths = [len(row) for row in columns["input_ids"]]
         length = -(-max(lengths) // self.pad_to_multiple_of) * self.pad_to_multiple_of

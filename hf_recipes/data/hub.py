@@ -55,6 +55,8 @@ def _problem(spec: SourceSpec, error: Exception) -> str:
         return f"Dataset '{spec.path}' has no {wanted}: set {key} to one of {_unquoted(found[1])}."
     if found := re.search(r"Config name is missing.*?\[(.*?)\]", text, re.DOTALL):
         return f"Dataset '{spec.path}' has several configurations: set name to one of {_unquoted(found[1])}."
+    if "corresponds to no data" in text:
+        return _no_rows(spec)
     if "gated dataset" in text:
         return f"Dataset '{spec.path}' is gated: ask for access on its page, then log in with 'hf auth login'."
     first = text.splitlines()[0].rstrip(".")
@@ -67,6 +69,10 @@ def _problem(spec: SourceSpec, error: Exception) -> str:
         f"'{spec.path}' is no local file, and as a dataset on the Hub it cannot be read ({first}): "
         "check the name and your access, or give a local path."
     )
+
+
+def _no_rows(spec: SourceSpec) -> str:
+    return f"Dataset '{spec.path}', split '{spec.split or 'train'}', holds no rows."
 
 
 def _unquoted(names: str) -> str:
@@ -85,7 +91,7 @@ def hub_blocks(spec: SourceSpec, streaming: bool, limits: Limits) -> Iterator[Bl
         empty = False
         yield block
     if empty:
-        raise UserError(f"Dataset '{spec.path}', split '{spec.split or 'train'}', holds no rows.")
+        raise UserError(_no_rows(spec))
 
 
 def _streamed(spec: SourceSpec, dataset: Any, limits: Limits) -> Iterator[Block]:

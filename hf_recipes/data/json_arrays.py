@@ -16,7 +16,7 @@ from hf_recipes.data.ledger import BadRow
 from hf_recipes.data.text_files import jsonl_blocks, parse_json
 
 WINDOW_CHARACTERS = 1 << 20
-CUT_TOKEN_CHARACTERS = 16  # no number's sign, literal or escape that a window's end cuts is seen to fail further back
+CUT_TOKEN_CHARACTERS = 16  # where a window's end cuts a number, literal or escape, that shows no further back than this
 _MUST_HOLD = "'{}' must hold a JSON array of rows (or one row a line)"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
@@ -58,6 +58,7 @@ def _elements(window: _Window) -> Iterator[tuple[int, int, Any]]:
             window.skip(",")
             number += 1
     window.skip("]")
+    window.row = None
     if window.peek():
         raise window.problem("Extra data after the array")
 
@@ -127,7 +128,7 @@ class _Window:
             except (ValueError, RecursionError) as error:
                 raise self.problem(str(error)) from None
             else:
-                if end < len(self._text) or self._ended:
+                if self._ended or end <= len(self._text) - CUT_TOKEN_CHARACTERS:  # else it may be half a number
                     self._position = end
                     return value
             self._fill()

@@ -52,9 +52,7 @@ def fit_length(
     return parts
 
 
-def _within(
-    example: Example, encoded: Encoded, encoder: Encoder, max_length: int, overlong: str
-) -> list[Encoded]:
+def _within(example: Example, encoded: Encoded, encoder: Encoder, max_length: int, overlong: str) -> list[Encoded]:
     if overlong == "split" and example.text is not None:
         return split_text(encoded, max_length)
     if example.text is not None or encoded.answer_end <= max_length:

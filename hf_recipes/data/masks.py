@@ -13,8 +13,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.fast_spans import Span
 from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.spans import AnswerFinder
 from hf_recipes.data.rendering import Tools
+from hf_recipes.data.spans import AnswerFinder
 from hf_recipes.data.templates import ChatTemplate
 from hf_recipes.data.turns import Message
 
@@ -95,7 +95,9 @@ class Encoder:
         """
         results: list[Encoded | BadRow | None] = [None] * len(examples)
         texts = [index for index, example in enumerate(examples) if example.text is not None]
-        for index, encoded in zip(texts, self._encode_texts([examples[index].text or "" for index in texts]), strict=True):
+        for index, encoded in zip(
+            texts, self._encode_texts([examples[index].text or "" for index in texts]), strict=True
+        ):
             results[index] = encoded
         chats = [index for index, example in enumerate(examples) if example.text is None]
         for index, result in zip(chats, self._encode_chats([examples[index] for index in chats]), strict=True):
@@ -207,8 +209,5 @@ def token_range(encoding: Any, text: str, span: Span) -> tuple[int, int]:
 def _belongs(encoding: Any, text: str, token: int, start: int) -> bool:
     """Whether a token that ends behind `start` begins there or later, or brings more than white space behind it."""
     begin, end = encoding.token_to_chars(token)
-    if token:
-        begin = min(begin, encoding.token_to_chars(token - 1)[1])
-    else:
-        begin = 0
+    begin = min(begin, encoding.token_to_chars(token - 1)[1]) if token else 0
     return begin >= start or bool(text[start:end].strip())

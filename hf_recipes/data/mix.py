@@ -72,7 +72,7 @@ def mix_datasets(
     Raises:
         UserError: a setting is out of range, a dataset is of another kind, or columns differ.
     """
-    check_share(general_share, unit)
+    check_share(general_share, unit, unit_name="unit")
     check_max_repeats(max_repeats)
     parts = _parts(datasets, weights or {})
     general, domain = [part for part in parts if part.is_general], [part for part in parts if not part.is_general]
@@ -87,8 +87,12 @@ def mix_datasets(
 
 def _parts(datasets: Mapping[str, Any], weights: Mapping[str, float]) -> list[_Part]:
     """The datasets with their names, roles and weights; several general ones have their own names."""
+    from datasets import DatasetDict, IterableDatasetDict
+
     general = datasets.get(GENERAL, {})
-    general = general if type(general) is dict else {GENERAL: general}
+    # A dictionary of splits is no such mapping; `_checked` refuses it.
+    if not isinstance(general, Mapping) or isinstance(general, (DatasetDict, IterableDatasetDict)):
+        general = {GENERAL: general}
     named = [(name, dataset, False) for name, dataset in datasets.items() if name != GENERAL]
     named += [(name, dataset, True) for name, dataset in general.items()]
     names = [name for name, _, _ in named]
@@ -166,7 +170,7 @@ def _mixed_stream(
         names=[part.name for part in parts],
         general=[part.is_general for part in parts],
         weights=[*_paces(domain, unit), *(part.weight or 1.0 for part in general)],
-        share=share,
+        share=share if general else 0.0,
         unit=unit,
         size_of=row_size(unit),
         seed=seed,

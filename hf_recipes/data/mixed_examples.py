@@ -150,7 +150,7 @@ class MixedExamples(_BaseExamplesIterable):
             "used": [0.0] * len(self.ex_iterables),
             "sizes": [0.0, 0.0],
             "largest": 0,
-            "counts": [{} for _ in self.counts],
+            "counts": [asdict(SampleCounts()) for _ in self.counts],
             "type": type(self).__name__,
         }
         return self._state_dict

@@ -133,12 +133,12 @@ def _with_repeats(order: Integers, count: int, laps: int) -> Integers:
     return np.repeat(np.arange(len(order)), uses)
 
 
-def check_share(general_share: float, unit: str) -> None:
-    """Raise `UserError` for a share outside [0, 1) or an unknown unit."""
+def check_share(general_share: float, unit: str, unit_name: str = "share_unit") -> None:
+    """Raise `UserError` for a share outside [0, 1) or an unknown unit, whose key is called `unit_name`."""
     if not 0 <= general_share < 1:
         raise UserError(f"general_share is the general part of the whole, from 0 to below 1, not {general_share}.")
     if unit not in UNITS:
-        raise UserError(f"share_unit must be one of {', '.join(UNITS)}, not '{unit}'.")
+        raise UserError(f"{unit_name} must be one of {', '.join(UNITS)}, not '{unit}'.")
 
 
 def check_max_repeats(max_repeats: int) -> None:

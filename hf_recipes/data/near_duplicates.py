@@ -98,7 +98,7 @@ def _equal_bytes(one: Array, other: Array) -> Array:
     """How many of the bytes of two signatures are equal."""
     equal = np.equal(np.ascontiguousarray(one).view(np.uint8), np.ascontiguousarray(other).view(np.uint8))
     by_lane = equal.view(np.uint64).sum(axis=-1, dtype=np.uint64)  # eight counts of at most 16, a byte each
-    return np.asarray((by_lane * np.uint64(0x0101010101010101)) >> np.uint64(56))  # their sum, in the top byte
+    return np.asarray(np.asarray(by_lane)[..., None].view(np.uint8).sum(axis=-1))
 
 
 def chance_of_finding(jaccard: float, threshold: float = 0.8) -> float:

@@ -82,7 +82,9 @@ def _best_fit(lengths: np.ndarray, max_length: int) -> tuple[np.ndarray, int]:
     """Bin of every sample and the number of bins; `lengths` must fall."""
     bin_of = np.empty(len(lengths), dtype=np.int64)
     by_space: dict[int, list[np.ndarray]] = defaultdict(list)
-    spaces = 0  # bit s is set where some bin has s tokens of free space: the best fit is the lowest bit from `length` on
+    spaces = (
+        0  # bit s is set where some bin has s tokens of free space: the best fit is the lowest bit from `length` on
+    )
     bins = start = 0
     values, counts = np.unique(lengths, return_counts=True)
     for length, left in zip(values[::-1].tolist(), counts[::-1].tolist(), strict=True):

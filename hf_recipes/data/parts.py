@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -42,16 +43,16 @@ def split_conversation(example: Example, encoder: Encoder, max_length: int) -> l
     lost = position = 0
     while (first := exchanges.next_learned(position)) is not None:
         # The earliest start from which this exchange fits, then the latest end from there.
-        start = _bisect(first, position, lambda start, end=first: exchanges.encode(start, end + 1) is not None)
+        start = _bisect(first, position, partial(exchanges.fit, end=first + 1))
         if start is None:
             part, left_out = exchanges.encode_beginning(first)
             lost += left_out
             position = first + 1
         else:
-            end = _bisect(first + 1, exchanges.count, lambda end, start=start: exchanges.encode(start, end) is not None)
-            part = exchanges.encode(start, end or first + 1)
+            end = _bisect(first + 1, exchanges.count, partial(exchanges.fit, start)) or first + 1
+            part = exchanges.encode(start, end)
             part = replace(part, shortened=True) if part and start > position else part
-            position = end or first + 1
+            position = end
         parts += [part] if part else []
     return [replace(part, lost_answers=lost if index == 0 else 0) for index, part in enumerate(parts)]
 
@@ -76,6 +77,10 @@ class _Exchanges:
     def encode(self, start: int, end: int) -> Encoded | None:
         """Exchanges from `start` to before `end` behind the system turn; None when their last answer is out of room."""
         return self._encode_turns(self.borders[start], self.borders[end])
+
+    def fit(self, start: int, end: int) -> bool:
+        """Whether `encode` gives a sample."""
+        return self.encode(start, end) is not None
 
     def encode_beginning(self, exchange: int) -> tuple[Encoded | None, int]:
         """The beginning of an exchange up to the last learned answer that fits, and how many were left out."""

@@ -89,7 +89,7 @@ def prepare_data(
 def prepare_shard(
     datasets: Sequence[SourceSpec | Mapping[str, Any]],
     tokenizer: Any,
-    shard: Shard,
+    shard: tuple[int, int],
     *,
     cache_dir: str | Path | None = None,
     num_proc: int | None = None,
@@ -98,12 +98,16 @@ def prepare_shard(
     """Do one shard of the work of `prepare_data`, which puts the shards together once all are done.
 
     Args:
-        shard: every which block is encoded. `cache_dir` must be one directory for all shards.
+        shard: (index, count): of every `count` blocks the one with this index, from 0. `cache_dir` must be one
+            directory for all shards.
+
+    Raises:
+        UserError: as `prepare_data`.
     """
     maker = Maker(tokenizer, as_settings(settings), _root(cache_dir), num_proc)
     specs = as_specs(datasets)
     for spec, label in zip(specs, unique_labels(specs), strict=True):
-        encode_source(spec, label, maker, shard)
+        encode_source(spec, label, maker, Shard(*shard))
 
 
 def as_settings(values: Mapping[str, Any]) -> DataSettings:

@@ -87,11 +87,12 @@ class LongWay:
     def _start_by_probe(self, index: int) -> int | None:
         """Where the words of a probe would begin, moved in front of what the model has to write before them."""
         before = (self._probe(index) or (None, ""))[0]
-        if before is None or not self.text.startswith(before):
+        if before is None:
             return None
         head = self.frame.head if self.template.has_generation_prompt else ""
-        leads = [lead for lead in self.frame.leads if index and before.endswith(head + lead)]
-        return len(before) - max(map(len, leads), default=0)
+        leads = sorted((lead for lead in self.frame.leads if index and before.endswith(head + lead)), key=len)
+        starts = [len(before) - len(lead) for lead in (*reversed(leads), "")]
+        return next((start for start in starts if self.text.startswith(before[:start])), None)
 
     def _start_by_divergence(self, index: int) -> int | None:
         """Where the text leaves what the model would be given, in the turn that it would be given (Qwen3.5 without

@@ -184,6 +184,7 @@ def source_blocks(spec: SourceSpec, streaming: bool = False, limits: Limits = Li
 
 def block_rows(block: Block, spec: SourceSpec, ledger: Ledger) -> Iterator[tuple[Place, dict[str, Any]]]:
     """The rows of a block with `columns` applied; every row is counted as read, unreadable ones go to the ledger."""
+    kept = [name for key in ROW_FIELDS if (name := getattr(spec, key))]
     for place, value in block.rows():
         ledger.read += 1
         if isinstance(value, BadRow):
@@ -191,7 +192,7 @@ def block_rows(block: Block, spec: SourceSpec, ledger: Ledger) -> Iterator[tuple
         elif not isinstance(value, dict):
             ledger.bad(place, BadRow("the row is not an object with named fields", type(value).__name__))
         else:
-            yield place, rename(value, spec.columns)
+            yield place, rename(value, spec.columns, kept)
 
 
 def read_rows(spec: SourceSpec, ledger: Ledger, streaming: bool = False) -> Iterator[tuple[Place, dict[str, Any]]]:
@@ -225,10 +226,10 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def rename(row: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Give the columns of a row our field names (`columns`: ours → theirs); other columns stay as they are."""
+def rename(row: dict[str, Any], columns: Mapping[str, str], kept: Sequence[str] = ()) -> dict[str, Any]:
+    """Give the columns of a row our field names (`columns`: ours → theirs); other columns, and those `kept`, stay."""
     if not columns:
         return row
-    taken = set(columns.values())
+    taken = set(columns.values()).difference(kept)
     others = {key: value for key, value in row.items() if key not in taken}
     return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}

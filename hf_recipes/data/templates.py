@@ -48,7 +48,8 @@ class ChatTemplate:
     """Renders conversations with a tokenizer's own template and knows what the template supports.
 
     Raises:
-        UserError: the tokenizer has no chat template, gives no offsets, or the template fails on one plain exchange.
+        UserError: the tokenizer has no chat template, or one that fails on a plain exchange, does not show its answer
+            as it is, or does not end it with a token.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -63,6 +64,7 @@ class ChatTemplate:
             self.implied_ends = self._find_implied_ends()
         except BadRow as fault:
             raise UserError(f"The tokenizer's chat template fails on one question and answer: {fault}.") from fault
+        _ = self.closing  # a template that cannot be trained on is refused before any row is read
 
     def _find_implied_ends(self) -> tuple[str, str]:
         """What ends an answer, and a function call, where the template itself writes nothing there (GLM-4).
@@ -190,8 +192,8 @@ class ChatTemplate:
             )
         if self.implied_ends[0]:
             self._tell(
-                f"The chat template writes nothing after an answer: {self.implied_ends[0]!r}, which begins the next turn, "
-                "is learned as its end (GLM-4 does so; else the template lacks its end-of-turn token)."
+                f"The chat template writes nothing after an answer: {self.implied_ends[0]!r}, which begins the next "
+                "turn, is learned as its end (GLM-4 does so; else the template lacks its end-of-turn token)."
             )
         return at_end[: last.end()]
 
@@ -291,4 +293,3 @@ def _call_as_text(message: Message) -> Message:
     text = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": f"{message['content']}\n{text}" if message["content"].strip() else text}
-

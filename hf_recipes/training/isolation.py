@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hf_recipes.core.log import logger
-from hf_recipes.core.ranks import any_rank
+from hf_recipes.core.ranks import gather
 from hf_recipes.data.collate import SupervisedCollator
 from hf_recipes.data.packing import Bins, packed_dataset
 from hf_recipes.training.loss import IGNORED_LABEL
@@ -30,7 +30,7 @@ TOLERANCE = 1e-3
 # each other; so the difference must also be small beside what an outright leak makes.
 _SHARE_OF_A_LEAK = 0.1
 # Pieces of one text, so that a document seen by another gives it away; rows of unequal length, so that one is padded.
-_DOCUMENT_TOKENS = (32, 48, 16, 48, 32)
+_DOCUMENT_TOKENS = (16, 24, 8, 24, 16)
 _BINS = Bins(rows=np.arange(5), offsets=np.array([0, 3, 5]))
 
 
@@ -79,16 +79,21 @@ def find_isolation(model: Any, input_ids: Sequence[int], *, autocast_dtype: torc
         input_ids: tokens of a real sample, of which the probe's documents are pieces.
         autocast_dtype: what the trainer autocasts to; None without autocast.
     """
-    side_by_side = probe_isolation(model, input_ids, one_row=False, autocast_dtype=autocast_dtype)
-    if not any_rank(not side_by_side.isolated):
+    side_by_side = _agreed(probe_isolation(model, input_ids, one_row=False, autocast_dtype=autocast_dtype))
+    if side_by_side.isolated:
         logger.info("Packing: %s.", side_by_side)
         return side_by_side
-    joined = probe_isolation(model, input_ids, one_row=True, autocast_dtype=autocast_dtype)
-    if not any_rank(not joined.isolated):
+    joined = _agreed(probe_isolation(model, input_ids, one_row=True, autocast_dtype=autocast_dtype))
+    if joined.isolated:
         logger.info("Packing, with the rows of a batch joined into one: %s.", joined)
         return joined
     logger.warning("No packing, samples are padded instead: %s.", side_by_side)
     return side_by_side
+
+
+def _agreed(found: Isolation) -> Isolation:
+    """The same finding on every rank: the first refusal there is."""
+    return next((of_rank for of_rank in gather(found) if not of_rank.isolated), found)
 
 
 def probe_isolation(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -48,20 +49,25 @@ def test_before_the_group_exists_the_launcher_tells_the_rank(monkeypatch):
     assert ranks.rank() == 3 and not ranks.is_main()
 
 
-@pytest.mark.slow
-def test_two_real_processes_agree(tmp_path):
-    import json
-
+def run_ranks(command):
+    """What two real processes of one group print."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    command = [sys.executable, "-c", RANK_PROGRAM, str(tmp_path / "flag")]
     processes = [
-        subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
-    answers = [json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in processes]
+    return [process.communicate(timeout=120)[0] for process in processes]
+
+
+@pytest.mark.slow
+def test_two_real_processes_agree(tmp_path):
+    command = [sys.executable, "-c", RANK_PROGRAM, str(tmp_path / "flag")]
+    answers = [json.loads(text.splitlines()[-1]) for text in run_ranks(command)]
     for rank, answer in enumerate(answers):
         assert answer == {
             "before": rank,
@@ -74,3 +80,33 @@ def test_two_real_processes_agree(tmp_path):
             "any_one": True,
             "any_none": False,
         }
+
+
+LONG_WORK_PROGRAM = """
+import os, sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from hf_recipes.core import ranks
+from hf_recipes.core.errors import UserError
+dist.init_process_group("gloo", timeout=timedelta(seconds=2))
+def work():
+    if not os.path.exists(sys.argv[1]):
+        time.sleep(6)  # three times what a collective of the group waits
+        if sys.argv[2] == "fail":
+            raise UserError("the data is bad")
+        open(sys.argv[1], "w").close()
+        return "made"
+    return "found"
+try:
+    print(ranks.first_on_each_machine(work))
+except UserError as error:
+    print(f"refused: {error}")
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("end", "answers"), [("well", ["made", "found"]), ("fail", ["refused: the data is bad"] * 2)])
+def test_d16_ranks_wait_for_long_work_beyond_the_time_out_of_collectives(tmp_path, end, answers):
+    command = [sys.executable, "-c", LONG_WORK_PROGRAM, str(tmp_path / "result"), end]
+    assert [text.splitlines()[-1] for text in run_ranks(command)] == answers

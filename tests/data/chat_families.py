@@ -1,4 +1,4 @@
-"""Chat templates of eight families, written out by hand in the shapes their models use, and small tokenizers for them.
+"""Chat templates of eleven families, written out by hand in the shapes their models use, and small tokenizers for them.
 
 Each template stands for what makes masks hard in its family: headers, trimming, a space before the answer, a token that
 only the end of the conversation has, reasoning dropped from earlier turns, system text that moves.
@@ -82,6 +82,33 @@ QWEN3 = """{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m['role
 {%- else %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endif %}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
+# Writes a system turn of its own when there is none.
+SMOLLM2 = """{% for m in messages %}{% if loop.first and messages[0]['role'] != 'system' %}
+{{- '<|im_start|>system\\nYou are a helpful AI assistant<|im_end|>\\n' }}{% endif %}
+{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+
+# Its tokens are made from the roles, with a separator of its own between role and words and nothing between turns.
+PHI4 = """{% for m in messages %}
+{{- '<|im_start|>' + m['role'] + '<|im_sep|>' + m['content'] + '<|im_end|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}"""
+
+# Tools stand in front of the last question only; calls and results have tokens of their own; no generation prompt.
+MISTRAL_TOOLS = """{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}
+{%- set rest = messages[1:] %}{% else %}{% set system = '' %}{% set rest = messages %}{% endif %}
+{%- set ns = namespace(last=-1) %}{% for m in rest %}{% if m['role'] == 'user' %}
+{%- set ns.last = loop.index0 %}{% endif %}{% endfor %}{{ bos_token }}
+{%- for m in rest %}{% if m['role'] == 'user' %}{% if loop.index0 == ns.last and tools %}
+{{- '[AVAILABLE_TOOLS] ' + tools | tojson + '[/AVAILABLE_TOOLS]' }}{% endif %}
+{{- '[INST] ' }}{% if loop.index0 == ns.last and system %}{{ system + '\\n\\n' }}{% endif %}
+{{- m['content'] + '[/INST]' }}
+{%- elif m['tool_calls'] is defined and m['tool_calls'] %}{{ '[TOOL_CALLS] [' }}
+{%- for c in m['tool_calls'] %}{{ c['function'] | tojson }}{{ ', ' if not loop.last }}{% endfor %}{{ ']' + eos_token }}
+{%- elif m['role'] == 'assistant' %}{{ ' ' + m['content'] | trim + eos_token }}
+{%- elif m['role'] == 'tool' %}{{ '[TOOL_RESULTS] ' + m['content'] + '[/TOOL_RESULTS]' }}
+{%- else %}{{ raise_exception('Only user, assistant and tool roles are supported') }}{% endif %}{% endfor %}"""
+
+MISTRAL_NAMES = ("INST", "AVAILABLE_TOOLS", "TOOL_RESULTS")
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 FAMILIES: dict[str, Family] = {
     "chatml": Family(CHATML, CHATML_TOKENS, "<|endoftext|>", "<|im_end|>"),
@@ -101,6 +128,14 @@ FAMILIES: dict[str, Family] = {
         has_system=False,
     ),
     "mistral": Family(MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), "</s>", "</s>"),
+    "mistral_tools": Family(
+        MISTRAL_TOOLS,
+        ("<s>", "</s>", *(f"[{bar}{name}]" for name in MISTRAL_NAMES for bar in ("", "/")), "[TOOL_CALLS]"),
+        "</s>",
+        "</s>",
+    ),
+    "smollm2": Family(SMOLLM2, CHATML_TOKENS, "<|im_end|>", "<|im_end|>"),
+    "phi4": Family(PHI4, (*CHATML_TOKENS, "<|im_sep|>"), "<|endoftext|>", "<|im_end|>"),
     "phi3": Family(
         PHI3, ("<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"), "<|endoftext|>", "<|end|>"
     ),

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,6 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.formats import CONVERTERS, REQUIRED, detect_format, to_example
 from hf_recipes.data.ledger import BadRow
 
-CALL = '{"name": "add", "arguments": {"a": 1}}'
 USER, ASSISTANT = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
 
@@ -45,6 +42,18 @@ def brief(example):
             [("system", "s"), ("user", "q"), ("assistant", "a")],
         ),
         ({"conversations": [USER, ASSISTANT]}, "sharegpt", [("user", "q"), ("assistant", "a")]),
+        ({"conversation": [USER, ASSISTANT]}, "sharegpt", [("user", "q"), ("assistant", "a")]),
+        ({"instruction": " \n", "input": "x", "output": "o"}, "alpaca", [("user", "x"), ("assistant", "o")]),
+        (
+            {"messages": [USER, ASSISTANT], "system": "s"},
+            "messages",
+            [("system", "s"), ("user", "q"), ("assistant", "a")],
+        ),
+        (
+            {"prompt": "p", "completion": [ASSISTANT], "system": "s"},
+            "prompt_completion",
+            [("system", "s"), ("user", "p"), ("assistant", "a")],
+        ),
     ],
 )
 def test_formats_are_detected_and_brought_into_one_form(row, name, turns):
@@ -55,38 +64,6 @@ def test_formats_are_detected_and_brought_into_one_form(row, name, turns):
 def test_text_stays_text():
     assert detect_format([{"text": "t"}], "x") == "text"
     assert to_example({"text": "t"}, "text").text == "t"
-
-
-def test_sharegpt_function_calls_become_tool_calls_and_tool_turns():
-    row = {
-        "conversations": [
-            {"from": "human", "value": "q"},
-            {"from": "function_call", "value": CALL},
-            {"from": "observation", "value": "2"},
-            {"from": "gpt", "value": "two"},
-        ],
-        "tools": json.dumps([{"name": "add", "parameters": {}}]),
-    }
-    example = to_example(row, "sharegpt")
-    assert [message["role"] for message in example.messages] == ["user", "assistant", "tool", "assistant"]
-    (call,) = example.messages[1]["tool_calls"]
-    assert call["function"] == {"name": "add", "arguments": {"a": 1}}
-    assert example.messages[2]["tool_call_id"] == call["id"] and len(call["id"]) == 9  # Mistral asks for nine
-    assert example.tools == [{"type": "function", "function": {"name": "add", "parameters": {}}}]
-    assert example.trained == [False, True, False, True]
-
-
-def test_openai_tool_calls_with_arguments_in_a_string():
-    call = {"id": "abc", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-    example = to_example({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}]}, "messages")
-    assert example.messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
-    assert example.messages[1]["content"] == ""
-
-
-@pytest.mark.parametrize("weight", [{"loss_weight": 0.0}, {"weight": 0}, {"train": False}])
-def test_turn_of_weight_zero_is_not_trained(weight):
-    example = to_example({"messages": [USER, {**ASSISTANT, **weight}, USER, {**ASSISTANT, "weight": 1}]}, "messages")
-    assert example.trained == [False, False, False, True]
 
 
 @pytest.mark.parametrize("field", ["instruction", "input", "output", "system"])
@@ -145,6 +122,58 @@ def test_d3_asked_format_that_does_not_fit_names_the_one_that_does():
     assert detect_format([row], "x", "sharegpt") == "sharegpt"
 
 
+@pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"question": "q", "answer": "a"}, r"rename with columns: {instruction: question, output: answer}\."),
+        ({"query": "q", "response": "a", "id": 1}, r"rename with columns: {instruction: query, output: response}\."),
+        ({"prompt": "q", "response": "a"}, r"rename with columns: {instruction: prompt, output: response}\."),
+        ({"dialogue": []}, r"rename with columns: {messages: dialogue}\."),
+        ({"content": "x = 1", "path": "a.py"}, r"rename with columns: {text: content}\."),
+        ({"a": "b"}, r"rename with columns, e\.g\. columns: {instruction: question}\."),
+    ],
+)
+def test_d3_unknown_names_are_answered_with_the_renaming_to_write(row, hint):
+    with pytest.raises(UserError, match=hint):
+        detect_format([row], "x")
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "completion: chosen"),
+        ({"chosen": [USER, ASSISTANT], "rejected": []}, "messages: chosen"),
+        ({"conversations": [USER], "chosen": ASSISTANT, "rejected": ASSISTANT}, "completion: chosen"),
+    ],
+)
+def test_preferences_are_not_taken_for_answers_to_learn(row, columns):
+    with pytest.raises(UserError, match=rf"holds preferences \(chosen, rejected\).*columns: {{{columns}}}"):
+        detect_format([row], "x")
+
+
+@pytest.mark.parametrize("key", ["label", "kto_tag"])
+def test_unwanted_answers_are_not_learned_unless_asked(key):
+    rows = [{"prompt": "p", "completion": "c", key: number % 2 == 0} for number in range(4)]
+    with pytest.raises(UserError, match=f"marks wanted and unwanted answers with '{key}'"):
+        detect_format(rows, "x")
+    assert detect_format(rows, "x", "prompt_completion") == "prompt_completion"
+    assert detect_format([{"text": "t", "label": 3}], "x") == "text"
+
+
+@pytest.mark.parametrize("key", ["images", "videos", "audios"])
+def test_rows_with_pictures_or_sound_are_named(key):
+    with pytest.raises(BadRow, match=f"field '{key}' is not empty; only text"):
+        to_example({"messages": [USER, ASSISTANT], key: ["a.jpg"]}, "messages")
+    assert to_example({"messages": [USER, ASSISTANT], key: []}, "messages").messages
+
+
+def test_history_is_learned_and_tools_reach_an_alpaca_row():
+    row = {"instruction": "i", "output": "o", "history": [["h", "r"]], "tools": '[{"name": "add"}]'}
+    example = to_example(row, "alpaca")
+    assert example.trained == [False, True, False, True]
+    assert example.tools == [{"type": "function", "function": {"name": "add"}}]
+
+
 def test_d3_one_odd_first_row_does_not_decide():
     assert detect_format([{"note": 1}, {"messages": []}, {"messages": []}], "x") == "messages"
 
@@ -156,6 +185,10 @@ def test_d3_one_odd_first_row_does_not_decide():
         ([USER, {"role": "assistant", "content": " \n"}], "an assistant turn is empty"),
         ([{"role": "system", "content": "s"}] * 2 + [USER, ASSISTANT], "more than one system turn"),
         ([USER, {"role": "system", "content": "s"}, ASSISTANT], "the system turn is not the first"),
+        (
+            [{"role": "system", "content": "s"}, USER, {"role": "system", "content": "t"}, ASSISTANT],
+            "more than one sys",
+        ),
         ([USER, {"role": "narrator", "content": "n"}, ASSISTANT], "unknown role"),
         ([USER, {"role": "assistant", "content": [{"type": "image"}]}], "only text is known"),
         ([USER, {"role": "function_call", "content": "no json"}], "not JSON with name and arguments"),

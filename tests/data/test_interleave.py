@@ -26,21 +26,16 @@ def test_every_beginning_has_the_share_to_half_a_sample(domain, general, share, 
     general = [sizes * 60 for sizes in general]  # more than is needed
     weights = data.draw(st.lists(st.floats(0.1, 10), min_size=6, max_size=6))[: len(domain) + len(general)]
     schedule = Schedule(share, [False] * len(domain) + [True] * len(general), weights)
-    size, general_size, largest = 0, 0, [0, 0]
     samples = run(schedule, domain + general)
+    half = max(size for sizes in domain + general for size in sizes) / 2 + 1e-6
+    size = general_size = 0
     for source, sample in samples:
-        is_general = source >= len(domain)
-        size, general_size = size + sample, general_size + sample * is_general
-        largest[is_general] = max(largest[is_general], sample)
-    for count in range(len(samples)):
-        beginning = samples[: count + 1]
-        reached = sum(sample for source, sample in beginning if source >= len(domain))
-        missing = share * sum(sample for _, sample in beginning) - reached
-        assert abs(missing) <= max(largest) / 2 + 1e-6
+        size, general_size = size + sample, general_size + sample * (source >= len(domain))
+        assert abs(share * size - general_size) <= half
     # All of the domain is used once, and then the general part is as near to its size as whole samples can be.
     domain_size = sum(map(sum, domain))
     assert size - general_size == domain_size
-    assert abs(general_size - domain_size * share / (1 - share)) <= max(largest) / 2 + 1e-6
+    assert abs(general_size - domain_size * share / (1 - share)) <= half
 
 
 @given(st.integers(1, 300), st.floats(0, 0.6))

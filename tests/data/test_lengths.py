@@ -16,7 +16,8 @@ END = "<|im_end|>"
 
 
 def fit(example, max_length, overlong="drop"):
-    return fit_length(example, encode(TOKENIZER, example), Encoder(TOKENIZER), max_length, overlong)
+    (fitted,) = fit_length(example, encode(TOKENIZER, example), Encoder(TOKENIZER), max_length, overlong)
+    return fitted
 
 
 def test_d10_answer_that_would_be_cut_is_dropped():
@@ -82,7 +83,7 @@ def test_d10_sample_without_a_learned_token_is_dropped():
 
 def test_plain_text_is_cut_and_counted():
     fitted = fit(Example(text="word " * 100), 20)
-    assert fitted.truncated and len(fitted.input_ids) == 20 and fitted.labels == fitted.input_ids
+    assert fitted.truncated and len(fitted.input_ids) == 20 and fitted.labels.tolist() == fitted.input_ids.tolist()
 
 
 @given(

@@ -37,7 +37,9 @@ def encode(tokenizer, example, **options):
 
 def learned(tokenizer, encoded):
     """The text of each run of learned tokens."""
-    runs = groupby(zip(encoded.input_ids.tolist(), encoded.labels.tolist(), strict=True), key=lambda pair: pair[1] != IGNORED)
+    runs = groupby(
+        zip(encoded.input_ids.tolist(), encoded.labels.tolist(), strict=True), key=lambda pair: pair[1] != IGNORED
+    )
     return [tokenizer.decode([label for _, label in pairs]) for is_learned, pairs in runs if is_learned]
 
 
@@ -153,12 +155,18 @@ def test_d9_reasoning_dropped_from_earlier_turns():
     ]
 
 
-def test_d9_template_that_alters_answers_is_named():
-    tokenizer = make_tokenizer(
-        CHATML.replace("m['content']", "m['content'] | upper"), FAMILIES["chatml"].special_tokens, "<|im_end|>"
-    )
-    with pytest.raises((BadRow, UserError), match=r"does not show the assistant's text|alters an assistant turn"):
-        encode(tokenizer, conversation(["abc"]))
+def test_d9_template_that_alters_answers_is_refused_at_the_start():
+    upper = CHATML.replace("m['content']", "m['content'] | upper")
+    with pytest.raises(UserError, match="does not show the assistant's text once, so it cannot be trained on"):
+        ChatTemplate(make_tokenizer(upper, FAMILIES["chatml"].special_tokens, "<|im_end|>"))
+
+
+def test_d9_answer_that_a_template_alters_is_named():
+    cut = CHATML.replace("m['content']", "m['content'].split('###')[0]")
+    tokenizer = make_tokenizer(cut, FAMILIES["chatml"].special_tokens, "<|im_end|>")
+    assert encode(tokenizer, conversation(["whole"])).supervised_tokens
+    with pytest.raises(BadRow, match="alters an assistant turn"):
+        encode(tokenizer, conversation(["first ### second"]))
 
 
 def test_untrained_turns_are_masked_and_the_others_are_not(family):
@@ -252,3 +260,97 @@ def test_probing_happens_on_the_template_in_use():
     assert ChatTemplate(tokenizer).closing == "<|end|>"
     tokenizer.chat_template = tokenizer.chat_template.replace("<|end|>", "<|endoftext|>")
     assert ChatTemplate(tokenizer).closing == "<|endoftext|>"
+
+
+def test_arrays_are_int32_and_the_learned_tokens_are_counted():
+    encoded = encode(family_tokenizer("chatml"), conversation(["one", "two"]))
+    assert encoded.input_ids.dtype == encoded.labels.dtype == np.int32
+    assert encoded.supervised_tokens == sum(label != IGNORED for label in encoded.labels.tolist())
+    assert encoded.lost_answers == 0
+
+
+@pytest.mark.parametrize(
+    ("trained", "kept"),
+    [([True, True, True], 2), ([True, True, False], 1), ([True, False, False], 0)],
+)
+def test_mask_history_learns_the_last_answer_whose_flag_is_on(family, trained, kept):
+    spec, tokenizer = family
+    messages = conversation(ANSWERS).messages
+    example = Example(messages, [flag for answer in trained for flag in (False, answer)])
+    (span,) = learned(tokenizer, encode(tokenizer, example, mask_history=True))
+    said = span.removesuffix(spec.end_of_turn).removeprefix("<think>\n\n</think>\n\n")
+    assert span.endswith(spec.end_of_turn) and said.strip() == ANSWERS[kept]
+
+
+def test_mask_history_with_nothing_to_learn_learns_nothing():
+    tokenizer = family_tokenizer("chatml")
+    example = Example(conversation(["one"]).messages, [False, False])
+    assert encode(tokenizer, example, mask_history=True).supervised_tokens == 0
+
+
+def test_mask_history_needs_masks():
+    with pytest.raises(UserError, match="needs assistant_only_loss"):
+        Encoder(family_tokenizer("chatml"), assistant_only_loss=False, mask_history=True)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_encoder_goes_to_another_process_and_encodes_the_same_there(family, used):
+    _, tokenizer = family
+    encoder, example = Encoder(tokenizer), conversation(ANSWERS)
+    if used:  # what it has found out about the template goes with it
+        encoder.encode([example])
+    (there,) = pickle.loads(pickle.dumps(encoder)).encode([example])
+    (here,) = encoder.encode([example])
+    assert there.input_ids.tolist() == here.input_ids.tolist() and there.labels.tolist() == here.labels.tolist()
+
+
+def test_faults_take_their_rows_places_among_texts_and_conversations():
+    encoder = Encoder(family_tokenizer("gemma"))
+    rows = [conversation(["a"], system="s"), Example(text="text"), conversation(["b"]), conversation(["c"], "s")]
+    kinds = [type(result).__name__ for result in encoder.encode(rows)]
+    assert kinds == ["BadRow", "Encoded", "Encoded", "BadRow"]
+
+
+def test_d13_function_calls_and_results_of_a_template_with_tokens_of_its_own():
+    tokenizer = family_tokenizer("mistral_tools")
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "3 degrees."},
+    ]
+    encoded = encode(tokenizer, Example(messages, [False, True, False, True], TOOLS))
+    call = '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Oslo"}}]</s>'
+    assert learned(tokenizer, encoded) == [call, " 3 degrees.</s>"]
+    assert "[AVAILABLE_TOOLS] [{" in tokenizer.decode(encoded.input_ids)
+
+
+def test_d13_empty_and_consecutive_user_turns_are_kept_as_they_are():
+    tokenizer = family_tokenizer("chatml")
+    messages = [{"role": "user", "content": text} for text in ("", "First", "Second")]
+    example = Example([*messages, {"role": "assistant", "content": "one"}], [False, False, False, True])
+    encoded = encode(tokenizer, example)
+    assert learned(tokenizer, encoded) == ["one<|im_end|>"]
+    assert tokenizer.decode(encoded.input_ids).count("<|im_start|>user\n") == 3
+
+
+def test_d8_end_that_only_the_next_turn_writes_is_learned_after_the_last_answer_too(caplog):
+    glm = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    tokenizer = make_tokenizer(glm, ("<|endoftext|>", "<|user|>", "<|assistant|>"), "<|endoftext|>")
+    with caplog.at_level(logging.WARNING, logger="hf_recipes"):
+        encoded = encode(tokenizer, conversation(["one", "two"]))
+    assert learned(tokenizer, encoded) == ["one<|user|>", "two<|user|>"]
+    assert end_of_turn(tokenizer).text == "<|user|>"
+    assert "writes nothing after an answer" in caplog.text
+
+
+def test_d8_end_of_sequence_between_turns_only_is_no_end():
+    lacks = CHATML.replace(
+        "'<|im_end|>\\n' }}{% endfor", "'\\n' }}{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor"
+    )
+    assert lacks != CHATML
+    with pytest.raises(UserError, match="would never learn to stop"):
+        end_of_turn(make_tokenizer(lacks, FAMILIES["chatml"].special_tokens, "<|endoftext|>"))

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 
 import pytest
-from datasets import Dataset, DatasetDict, List, Value
+from datasets import Dataset, DatasetDict, IterableDatasetDict, List, Value
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.mix import mix_datasets
@@ -111,7 +111,7 @@ def test_without_a_general_dataset_the_share_is_ignored_and_told(domain, caplog)
     ("changes", "message"),
     [
         ({"general_share": 15}, "from 0 to below 1, not 15"),
-        ({"unit": "bytes"}, "share_unit must be one of"),
+        ({"unit": "bytes"}, "^unit must be one of"),
         ({"max_repeats": 0}, "max_repeats is how often"),
         ({"weights": {"generl": 1}}, r"weights names 'generl' \(did you mean 'general'\?\)"),
         ({"weights": {"general": 0}}, "must be a number above 0, not 0"),
@@ -133,6 +133,8 @@ def test_wrong_datasets_are_named(domain, general):
         mix_datasets({"orders": domain, "general": wider})
     with pytest.raises(UserError, match="'general' is a dictionary of the splits train, test: give one of them"):
         mix_datasets({"orders": domain, "general": DatasetDict(train=general, test=general)})
+    with pytest.raises(UserError, match="'general' is a dictionary of the splits train: give one of them"):
+        mix_datasets({"orders": domain, "general": IterableDatasetDict(train=general.to_iterable_dataset())})
     with pytest.raises(UserError, match="'orders' must be a Dataset or an IterableDataset, not list"):
         mix_datasets({"orders": [1], "general": general})
     with pytest.raises(UserError, match="Two datasets are called 'orders'"):

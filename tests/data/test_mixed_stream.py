@@ -145,6 +145,13 @@ def test_a_general_stream_that_is_just_enough_is_not_told(caplog):
     assert not caplog.messages
 
 
+def test_without_a_general_stream_the_domain_is_given_alone(caplog):
+    with caplog.at_level(logging.INFO, logger="hf_recipes"):
+        rows = list(mix_datasets({"a": sharded(10, 1), "b": sharded(10, 1)}))
+    assert len(rows) == 20
+    assert caplog.messages == ["No dataset is called 'general', so general_share 0.15 is ignored."]
+
+
 def test_a_share_of_zero_reads_no_general_row():
     def refuse():
         raise AssertionError("read")

@@ -17,7 +17,6 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data import encode, workers
 from hf_recipes.data.blocks import Limits
 from hf_recipes.data.prepare import prepare_data, prepare_shard
-from hf_recipes.data.workers import Shard
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +108,13 @@ def test_shards_in_any_order_give_the_same(file, chatml, tmp_path, encoded):
     alone = prepare(file, chatml, tmp_path / "alone")
     encoded.clear()
     for index in (2, 0, 1):
-        prepare_shard([{"path": str(file)}], chatml, Shard(index, 3), max_length=64, cache_dir=tmp_path / "shared")
+        prepare_shard([{"path": str(file)}], chatml, (index, 3), max_length=64, cache_dir=tmp_path / "shared")
     assert len(encoded) == 10
     assert same(alone, prepare(file, chatml, tmp_path / "shared")) and len(encoded) == 10
 
 
 def test_a_shard_left_out_is_made_up_for(file, chatml, tmp_path, encoded):
-    prepare_shard([{"path": str(file)}], chatml, Shard(0, 2), max_length=64, cache_dir=tmp_path / "shared")
+    prepare_shard([{"path": str(file)}], chatml, (0, 2), max_length=64, cache_dir=tmp_path / "shared")
     assert len(encoded) == 5
     assert len(prepare(file, chatml, tmp_path / "shared", eval_share=0).train) == 95 and len(encoded) == 10
 

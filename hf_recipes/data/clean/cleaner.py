@@ -88,7 +88,8 @@ class Cleaner:
         rules: dict[str, Callable[[str], str]] = {}
         if self.config.html and _may_hold_html(example):
             if example.text is None and any(is_about_markup(message["content"]) for message in example.messages):
-                notes["html: left alone"] = "the conversation is about markup"
+                if any(strip_html(text) != text for text in _all_texts(example)):
+                    notes["html: left alone"] = "the conversation is about markup"
             else:
                 rules["html"] = strip_html
         if self.config.unicode:

@@ -41,7 +41,8 @@ def strip_control_characters(text: str) -> str:
 def cleaned_of_controls(text: str) -> tuple[str, Counter[str]]:
     """As `strip_control_characters`, with the names of what was removed or replaced and how often."""
     found: Counter[str] = Counter()
-    if not _SUSPECT.search(text):
+    # Whatever is removed is not printable (isprintable is five times as fast as the search).
+    if text.replace("\n", "").replace("\t", "").isprintable() or not _SUSPECT.search(text):
         return text, found
     text = _TERMINAL.sub(lambda match: _note(found, "terminal sequence", ""), text)
     text = _LINE_BREAK.sub(lambda match: _note(found, _break_name(match[0]), "\n"), text)

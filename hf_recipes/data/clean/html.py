@@ -26,6 +26,7 @@ _ABOUT_MARKUP = re.compile(
     r"|网页|網頁|标签|標籤|超链接",
     re.IGNORECASE,
 )
+_SPEAKS_OF_MARKUP = re.compile(r"\b(?:x?html5?|xml|jsx|mark ?up)\b|标签|標籤", re.IGNORECASE)
 # Whole documents and what only pages have: in a conversation that is code, not litter.
 _PAGE = re.compile(r"<!doctype\s|<(?:html|head|body|script|style|form|input|button|link|meta)[\s>]", re.IGNORECASE)
 
@@ -33,10 +34,10 @@ _PAGE = re.compile(r"<!doctype\s|<(?:html|head|body|script|style|form|input|butt
 def strip_html(text: str) -> str:
     """Turn HTML into plain text, and leave text that is none as it is.
 
-    Left alone: Markdown code and table rows, JSON, XML, JSX and unmarked code, tags of chat models (``<think>``,
-    ``<tool_call>``, ``<|im_end|>``), ``a < b``, ``List<int>``, ``<3``. Without tags only entities that nothing but HTML
-    has are resolved (``&nbsp;``, ``&amp;``, ``&#39;``, …). `html_tags` says what counts as HTML, `html_render` what
-    becomes of it.
+    Left alone: text that speaks of HTML, Markdown code and table rows, JSON, XML, JSX and unmarked code, tags of chat
+    models (``<think>``, ``<tool_call>``, ``<|im_end|>``), ``a < b``, ``List<int>``, ``<3``. Without tags only entities
+    that nothing but HTML has are resolved (``&nbsp;``, ``&amp;``, ``&#39;``, …). `html_tags` says what counts as HTML,
+    `html_render` what becomes of it.
 
     Raises:
         UserError: the text holds HTML and selectolax is not installed.
@@ -48,7 +49,8 @@ def strip_html(text: str) -> str:
     hidden, put_back = hide_code(text)
     spans = html_spans(hidden)
     if spans:
-        return put_back(_parsed(hidden, spans)).strip()
+        plain = _parsed(hidden, spans).strip()
+        return text if _SPEAKS_OF_MARKUP.search(plain) else put_back(plain)
     return put_back(_resolve_plain_entities(hidden))
 
 

@@ -16,7 +16,9 @@ _TAG = re.compile(
 _MAYBE_TAG = re.compile(rf"</?(?:{'|'.join(sorted(TELLING))})[\s/>]|<!--", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});")
 # Code that is not marked as such: PHP, templates, JSX, and lines that end as statements do.
-_UNMARKED_CODE = re.compile(r"<\?|<%|\{\{|\{%|=>|[\w)\]'\"]\(\)|^[^&\n]*(?:[\w)\]'\"];|[{}])[ \t]*$", re.MULTILINE)
+_UNMARKED_CODE = re.compile(
+    r"<\?|<%|\{\{|\{%|=>|=\{|className=|[\w)\]'\"]\(\)|^[^&\n]*(?:[\w)\]'\"];|[{}])[ \t]*$", re.MULTILINE
+)
 _SET_ASIDE = re.compile(r"<(script|style|pre|code|textarea)\b[^<>]*>.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
 
 

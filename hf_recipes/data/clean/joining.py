@@ -16,22 +16,33 @@ _ROWS_AT_ONCE = 16
 
 
 def join_pairs(labels: Array, left: Array, right: Array) -> None:
-    """Give `left[i]` and `right[i]`, and all that share their labels, the smaller label, in place.
+    """Put `left[i]` and `right[i]`, and all that are with either, into one cluster, in place.
 
     Args:
-        labels: each thing's label is the number of the first thing of its cluster.
+        labels: each thing's label is a thing of its cluster that comes earlier, or itself; `settle` makes it the first.
         left: numbers of things.
         right: as many.
     """
     while True:
-        one, other = labels[left], labels[right]
+        one, other = firsts(labels, left), firsts(labels, right)
         apart = one != other
         if not apart.any():
             return
         left, right, one, other = left[apart], right[apart], one[apart], other[apart]
         np.minimum.at(labels, np.maximum(one, other), np.minimum(one, other))
-        while not np.array_equal(labels, shorter := labels[labels]):
-            labels[:] = shorter
+
+
+def firsts(labels: Array, things: Array) -> Array:
+    """The first thing of the cluster of each of `things`."""
+    found = labels[things]
+    while not np.array_equal(found, earlier := labels[found]):
+        found = earlier
+    return found
+
+
+def settle(labels: Array) -> None:
+    """Make every label the first thing of its cluster, in place."""
+    labels[:] = firsts(labels, np.arange(len(labels)))
 
 
 def join_similar(labels: Array, keys: Array, similar: Similar, ranks: Callable[[Array], Array]) -> None:
@@ -46,7 +57,7 @@ def join_similar(labels: Array, keys: Array, similar: Similar, ranks: Callable[[
     order = np.argsort(keys, kind="stable")
     starts, sizes = group_bounds(keys[order])
     for left, right in _small_pairs(order, starts, sizes):
-        apart = labels[left] != labels[right]
+        apart = firsts(labels, left) != firsts(labels, right)
         left, right = left[apart], right[apart]
         near = similar(left, right)
         join_pairs(labels, left[near], right[near])
@@ -56,6 +67,7 @@ def join_similar(labels: Array, keys: Array, similar: Similar, ranks: Callable[[
             members = members[ranks(members)]
         for some in range(0, size, _LARGEST):
             _join_group(labels, members[some : some + _LARGEST], similar)
+    settle(labels)
 
 
 def group_bounds(sorted_keys: Array) -> tuple[Array, Array]:
@@ -81,7 +93,7 @@ def _join_group(labels: Array, members: Array, similar: Similar) -> None:
     """Compare all pairs of a group that are not yet joined, some members with all others at a time."""
     for start in range(0, len(members), _ROWS_AT_ONCE):
         some, others = members[start : start + _ROWS_AT_ONCE], members[start + 1 :]
-        row, column = np.nonzero(labels[some][:, None] != labels[others])
+        row, column = np.nonzero(firsts(labels, some)[:, None] != firsts(labels, others))
         later = column >= row
         left, right = some[row[later]], others[column[later]]
         near = similar(left, right)

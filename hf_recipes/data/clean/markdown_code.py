@@ -9,7 +9,9 @@ _FENCE = r"^[ \t>]*(?P<fence>`{3,}|~{3,})[^`\n]*\n(?:.*\n)*?[ \t>]*(?P=fence)[`~
 _OPEN_FENCE = r"^[ \t>]*(?:`{3,}|~{3,})[^`\n]*\n(?:.*\n?)*\Z"  # one that is never closed runs to the end
 _INLINE = r"(?<!`)(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*\n)[\s\S])+?(?<!`)(?P=ticks)(?!`)"
 _TABLE_ROW = r"^[ \t]*\|.*\|[ \t]*$"  # a line break written <br> is right there
-_LITERAL = re.compile(f"{_FENCE}|{_OPEN_FENCE}|{_INLINE}|{_TABLE_ROW}", re.MULTILINE)
+# Backticks inside HTML's own code elements are characters of that code.
+_HTML_CODE = r"<(?P<element>pre|code)\b[^<>]*>[\s\S]*?</(?P=element)\s*>"
+_LITERAL = re.compile(f"{_FENCE}|{_OPEN_FENCE}|{_INLINE}|{_TABLE_ROW}|{_HTML_CODE}", re.MULTILINE)
 _MARKS = tuple(chr(code) for code in range(0xF0000, 0xF0010))  # private use, plane 15
 
 
@@ -25,6 +27,8 @@ def hide_code(text: str) -> tuple[str, Callable[[str], str]]:
     parts: list[str] = []
 
     def hide(match: re.Match[str]) -> str:
+        if match["element"]:
+            return match[0]
         parts.append(match[0])
         return f"{mark}{len(parts) - 1}{mark}"
 

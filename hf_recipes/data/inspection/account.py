@@ -28,11 +28,11 @@ def dropped(source: Mapping[str, Any]) -> int:
     return sum(map(count_of, source.get("dropped", {}).values()))
 
 
-def first_places(entry: Any) -> str:
+def first_places(entry: Any, limit: int = 3) -> str:
     """The first rows an entry names, with their details, as one phrase; a file is named once."""
     examples = entry.get("examples", []) if isinstance(entry, Mapping) else []
     phrases, file = [], None
-    for example in examples:
+    for example in examples[:limit]:
         if isinstance(example, Mapping) and "file" in example:
             where = (
                 f"{example.get('row', '')}"
@@ -107,10 +107,10 @@ def likeness_table(report: Report) -> Table:
     rows: Rows = []
     for source in report["sources"]:
         for kind, entry in source.get("duplicates", {}).items():
-            rows.append([source["source"], f"{kind} duplicates", count_of(entry), first_places(entry)])
+            rows.append([source["source"], f"{kind} duplicates", count_of(entry), first_places(entry, 1)])
     for kind, entry in (report.get("leakage") or {}).items():
-        rows.append(["eval", f"{LEAKAGE.get(kind, kind)} in training", count_of(entry), first_places(entry)])
-    return Table(["where", "what", "samples", "first of them"], rows)
+        rows.append(["eval", f"{LEAKAGE.get(kind, kind)} in training", count_of(entry), first_places(entry, 1)])
+    return Table(["where", "what", "samples", "first"], rows)
 
 
 LEAKAGE = {"exact": "samples that are", "near": "samples that nearly are", "prompt": "prompts that are"}

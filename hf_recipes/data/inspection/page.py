@@ -99,13 +99,17 @@ def _account(inspection: Inspection) -> str:
 
 
 def _table(table: Table) -> str:
-    figures = [all(_FIGURE.fullmatch(str(row[column])) for row in table.rows) for column in range(len(table.headers))]
+    figures = [_is_figures([str(row[column]) for row in table.rows]) for column in range(len(table.headers))]
     head = "".join(_cell("th", header, figure) for header, figure in zip(table.headers, figures, strict=True))
     body = "".join(
         f"<tr>{''.join(_cell('td', cell, figure) for cell, figure in zip(row, figures, strict=True))}</tr>"
         for row in table.rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _is_figures(cells: Sequence[str]) -> bool:
+    return any(cells) and all(map(_FIGURE.fullmatch, cells))
 
 
 def _cell(element: str, value: object, figure: bool) -> str:

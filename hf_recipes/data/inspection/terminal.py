@@ -20,7 +20,7 @@ _SEVERITY_COLORS = {"stop": RED, "warn": YELLOW, "note": ""}
 def render_terminal(inspection: Inspection, *, color: bool = False, samples: bool = True) -> str:
     """The whole text. `color` marks what is learned in green, otherwise « and » do; `samples` shows the batches."""
     parts = [*_sections(inspection, color), *(_batches(inspection, color) if samples else ())]
-    return "\n".join([*parts, _heading("Verdict", color), *_verdicts(inspection, color)])
+    return "\n".join([*parts, _heading("Verdict", color), *_verdicts(inspection, color)]).lstrip("\n")
 
 
 def _sections(inspection: Inspection, color: bool) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_recipes.data.inspection.account import LEAKAGE, count_of, dropped, first_places, notes
+from hf_recipes.data.inspection.account import count_of, dropped, first_places, notes
+from hf_recipes.data.lengths import is_length_fault
 
 if TYPE_CHECKING:
     from hf_recipes.data.inspection.inspection import Inspection
@@ -132,8 +133,14 @@ def _drops(report: Mapping[str, Any]) -> Iterator[Verdict]:
         yield Verdict(
             "stop" if lost / read > MAX_DROPPED else "warn",
             f"{lost} of {read} rows of {source['source']} were dropped, {count_of(entry)} of them because of: {reason} "
-            f"(first: {first_places(entry).split('; ')[0]}): correct the rows or the setting they break.",
+            f"(first: {first_places(entry, 1)}): {_drop_advice(reason)}.",
         )
+
+
+def _drop_advice(reason: str) -> str:
+    if is_length_fault(reason):
+        return "raise max_length, or set overlong: shorten_prompt or split"
+    return "correct the rows, or the setting by which they are dropped"
 
 
 def _answers(inspection: Inspection) -> Iterator[Verdict]:
@@ -150,16 +157,25 @@ def _answers(inspection: Inspection) -> Iterator[Verdict]:
 
 
 def _leaks(report: Mapping[str, Any]) -> Iterator[Verdict]:
-    held_out = report["eval"]["rows"]
-    severities: dict[str, Severity] = {"exact": "stop", "near": "warn", "prompt": "note"}
-    for kind, entry in (report.get("leakage") or {}).items():
-        if count := count_of(entry):
-            places = f" (first: {first_places(entry)})" if first_places(entry) else ""
-            yield Verdict(
-                severities.get(kind, "note"),
-                f"{count} of {held_out} eval {LEAKAGE.get(kind, kind)} in the training set{places}: take them out of "
-                "one of the two, or the eval loss measures memory.",
-            )
+    held_out, leakage = report["eval"]["rows"], report.get("leakage") or {}
+    for kind, severity, found, advice in _LEAKS:
+        if count := count_of(leakage.get(kind)):
+            first = first_places(leakage[kind], 1)
+            place = f" (first: {first})" if first else ""
+            yield Verdict(severity, f"{count} of {held_out} eval samples {found}{place}: {advice}.")
+
+
+_TAKE_OUT = "take them out of one of the two, or the eval loss measures memory"
+_LEAKS: tuple[tuple[str, Severity, str, str], ...] = (
+    ("exact", "stop", "stand in the training set too, word for word", _TAKE_OUT),
+    ("near", "warn", "nearly stand in the training set too", _TAKE_OUT),
+    (
+        "prompt",
+        "note",
+        "share their prompt with a training sample",
+        "set group_by of the source, unless it is meant so",
+    ),
+)
 
 
 def _shares(report: Mapping[str, Any]) -> Iterator[Verdict]:
