@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from hf_recipes.core.errors import CheckFailed as CheckFailed
     from hf_recipes.core.errors import UserError as UserError
     from hf_recipes.data.collate import SupervisedCollator as SupervisedCollator
-    from hf_recipes.data.mixture import mix_datasets as mix_datasets
+    from hf_recipes.data.inspection.inspection import inspect_data as inspect_data
+    from hf_recipes.data.mix import mix_datasets as mix_datasets
     from hf_recipes.data.prepare import prepare_data as prepare_data
+    from hf_recipes.data.prepare import prepare_shard as prepare_shard
+    from hf_recipes.data.streaming import stream_data as stream_data
     from hf_recipes.export.merge import merge_adapter as merge_adapter
     from hf_recipes.models.build import build_lora_model as build_lora_model
     from hf_recipes.models.build import build_model as build_model
@@ -53,12 +56,15 @@ _EXPORTS: dict[str, str] = {
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
     "evaluate_run": "training.evaluate",
+    "inspect_data": "data.inspection.inspection",
     "last_good_checkpoint": "checkpoints.choose",
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",
     "merge_adapter": "export.merge",
-    "mix_datasets": "data.mixture",
+    "mix_datasets": "data.mix",
     "prepare_data": "data.prepare",
+    "prepare_shard": "data.prepare",
+    "stream_data": "data.streaming",
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verify",
     "write_report": "report.page",

@@ -1,4 +1,4 @@
-"""Rules that need to have seen all rows: over-long ones, duplicates, unbalanced classes. On arrays of one entry a sample."""
+"""Rules that need to have seen all rows: over-long ones, duplicates, unbalanced classes."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class _Columns:
         self.bands.append(bands)
         values = {
             "row_id": str(place),
-            "tokens": len(sample.input_ids),
+            "length": len(sample.input_ids),
             "supervised_tokens": sample.supervised_tokens,
             "row_tokens": row_tokens,
             "part": part,

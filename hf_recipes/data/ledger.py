@@ -1,4 +1,4 @@
-"""What became of every row: read, dropped and changed (by reason, with examples), cut, shortened, kept; never silently."""
+"""What became of every row: read, dropped or changed (why, with examples), cut, shortened, kept; never silently."""
 
 from __future__ import annotations
 
@@ -140,8 +140,12 @@ class Ledger:
     @classmethod
     def from_dict(cls, source: str, values: dict[str, Any]) -> Ledger:
         """The inverse of `as_dict`."""
-        tallies = {name: Tally.from_dict(values["changed" if name == "changes" else name]) for name in _TALLIES}
-        return cls(source, **{name: values[name] for name in _NUMBERS}, **tallies)
+        ledger = cls(source)
+        for name in _NUMBERS:
+            setattr(ledger, name, values[name])
+        for name in _TALLIES:
+            setattr(ledger, name, Tally.from_dict(values["changed" if name == "changes" else name]))
+        return ledger
 
 
 _NUMBERS = ("read", "kept", "samples", "truncated", "shortened", "lost_answers")

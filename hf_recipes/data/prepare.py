@@ -17,13 +17,13 @@ from hf_recipes.core.cache import cache_directory
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.data.fingerprint import fingerprint
-from hf_recipes.data.masks import Encoder
 from hf_recipes.data.report import selection_report, tell_losses
 from hf_recipes.data.samples import PreparedSource, Samples
 from hf_recipes.data.selection import select_samples
-from hf_recipes.data.settings import DataSettings
+from hf_recipes.data.settings import DataSettings, as_settings
 from hf_recipes.data.source_store import Maker, encode_source, prepare_source
 from hf_recipes.data.sources import SourceSpec, as_specs, unique_labels
+from hf_recipes.data.turn_end import end_of_turn_facts
 from hf_recipes.data.workers import Shard
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class PreparedData:
     """What the trainer needs.
 
-    `train` and `eval` have the columns ``input_ids``, ``labels`` (-100 where nothing is learned), ``source`` (the
-    source's label) and ``row_id`` (``file:row``); both are mapped from disk. `eval` is None when nothing was held out.
-    `report` is written as ``data.json``.
+    `train` and `eval` have the columns ``input_ids``, ``labels`` (-100 where nothing is learned), ``length`` (tokens),
+    ``source`` (the source's label) and ``row_id`` (``file:row``); both are mapped from disk. `eval` is None when
+    nothing was held out. `report` is written as ``data.json``.
     """
 
     train: Dataset
@@ -110,16 +110,6 @@ def prepare_shard(
         encode_source(spec, label, maker, Shard(*shard))
 
 
-def as_settings(values: Mapping[str, Any]) -> DataSettings:
-    """Settings from keyword arguments; ``clean`` may be what a recipe holds. Raises `TypeError` for unknown names."""
-    from hf_recipes.data.clean.config import CleanConfig
-
-    clean = values.get("clean")
-    if not isinstance(clean, CleanConfig):
-        clean = CleanConfig.from_mapping(clean)
-    return DataSettings(**{**values, "clean": clean})
-
-
 def _root(cache_dir: str | Path | None) -> Path:
     return Path(cache_dir).expanduser() if cache_dir else cache_directory() / "data"
 
@@ -148,26 +138,11 @@ def _select(samples: Samples, maker: Maker, directory: Path, key: str) -> None:
     np.savez(directory / "samples.npz", train=selection.train, eval=selection.eval)
     report = selection_report(samples, selection, maker.settings)
     report |= {
-        "end_of_turn": _end_of_turn(maker.encoder, samples.sources),
+        "end_of_turn": end_of_turn_facts(maker.encoder, [source.format for source in samples.sources]),
         "settings": asdict(maker.settings),
         "fingerprint": key,
     }
     write_json(directory / "report.json", report)  # last: it says that the selection is whole
-
-
-def _end_of_turn(encoder: Encoder, sources: Sequence[PreparedSource]) -> dict[str, Any] | None:
-    if all(source.format == "text" for source in sources):
-        return None
-    end = encoder.template.end_of_turn
-    is_eos = end.token_id == encoder.tokenizer.eos_token_id
-    if not is_eos:
-        logger.info(
-            "Assistant turns end with %r (token %d), not the eos_token %r: generation must stop at it.",
-            end.text,
-            end.token_id,
-            encoder.tokenizer.eos_token,
-        )
-    return {"text": end.text, "token_id": end.token_id, "is_eos": is_eos}
 
 
 def _fingerprint(sources: Sequence[PreparedSource], settings: DataSettings) -> str:

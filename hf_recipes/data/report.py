@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 def selection_report(samples: Samples, selection: Selection, settings: DataSettings) -> dict[str, Any]:
     """What ``data.json`` says of the samples chosen."""
-    sizes = {name: samples.column(name) for name in ("tokens", "supervised_tokens")}
+    sizes = {"tokens": samples.column("length"), "supervised_tokens": samples.column("supervised_tokens")}
     of_source = samples.source_of(selection.train)
     general = np.isin(of_source, [n for n, source in enumerate(samples.sources) if source.spec.role == "general"])
     by = {"rows": _ratio(int(general.sum()), len(general))}
@@ -159,6 +159,8 @@ _LEAKS = {
 
 def report_table(report: dict[str, Any]) -> str:
     """The report for the screen: one line a source, why rows were dropped, what is trained on."""
+    if report.get("streaming"):
+        return _streaming_table(report)
     headers = [
         "source",
         "role",
@@ -189,6 +191,12 @@ def report_table(report: dict[str, Any]) -> str:
         for source in report["sources"]
     ]
     return "\n".join([render_table(headers, rows), *_drop_lines(report), *_summary_lines(report)])
+
+
+def _streaming_table(report: dict[str, Any]) -> str:
+    rows = [[source[key] for key in ("source", "role", "format", "eval")] for source in report["sources"]]
+    table = render_table(["source", "role", "format", "eval"], rows)
+    return f"{table}\nThe data are streamed: what became of each row is counted in data.json as it is read."
 
 
 def _drop_lines(report: dict[str, Any]) -> list[str]:

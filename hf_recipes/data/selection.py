@@ -18,7 +18,7 @@ from hf_recipes.data.settings import DataSettings
 from hf_recipes.data.split import Splitter, join_clusters
 
 Array = np.ndarray[Any, Any]
-_UNIT_COLUMNS = {"tokens": "tokens", "supervised_tokens": "supervised_tokens"}
+_UNIT_COLUMNS = {"tokens": "length", "supervised_tokens": "supervised_tokens"}
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.data.check import check_bad_rows
 from hf_recipes.data.clean.config import CleanConfig
 from hf_recipes.data.lengths import OVERLONG
@@ -49,10 +49,29 @@ class DataSettings:
         return {name: getattr(self, name) for name in _FOR_ENCODING} | {"clean": self.clean.for_rows()}
 
 
+def as_settings(values: Mapping[str, Any]) -> DataSettings:
+    """Settings from keyword arguments; ``clean`` may be what a recipe holds.
+
+    Raises:
+        UserError: an unknown name, or a value out of range.
+    """
+    known = [item.name for item in fields(DataSettings)]
+    for name in values:
+        if name not in known:
+            raise UserError(f"'{name}' is no setting of the data{nearest(name, known)}; known are {', '.join(known)}.")
+    clean = values.get("clean")
+    if not isinstance(clean, CleanConfig):
+        clean = CleanConfig.from_mapping(clean)
+    return DataSettings(**{**values, "clean": clean})
+
+
 _ARGUMENTS = {"cache_dir": "data_cache_dir", "num_proc": "dataset_num_proc"}
 
 
 def data_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick `prepare_data`'s keyword arguments out of a recipe's values (``max_length: null`` stays: no limit)."""
+    """The keyword arguments for `prepare_data`, or for `stream_data` under ``streaming: true``, from a recipe's values
+    (``max_length: null`` stays: no limit)."""
     settings = {item.name: recipe[item.name] for item in fields(DataSettings) if item.name in recipe}
+    if recipe.get("streaming"):
+        return settings
     return settings | {ours: recipe[key] for ours, key in _ARGUMENTS.items() if recipe.get(key) is not None}

@@ -22,7 +22,7 @@ from hf_recipes.data.ledger import Ledger
 if TYPE_CHECKING:
     from datasets import Dataset
 
-SAMPLE_COLUMNS = ("input_ids", "labels", "source", "row_id")
+SAMPLE_COLUMNS = ("input_ids", "labels", "length", "source", "row_id")
 BANDS = "bands"
 SCHEMA = pa.schema(
     [
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
         ("source", pa.string()),
         ("row_id", pa.string()),
         # For choosing among the samples without reading them:
-        ("tokens", pa.int32()),
+        ("length", pa.int32()),
         ("supervised_tokens", pa.int32()),
         ("row_tokens", pa.int32()),  # of the whole row, before it was fitted to max_length
         ("part", pa.int32()),  # 0, 1, … for the samples that one row was split into

@@ -20,15 +20,16 @@ from hf_recipes.core.log import logger
 from hf_recipes.data.check import FIRST_ROWS, open_source
 from hf_recipes.data.clean.cleaner import Cleaner
 from hf_recipes.data.encode import RowEncoder
+from hf_recipes.data.fingerprint import fingerprint, tokenizer_fingerprint
 from hf_recipes.data.formats import detect_format
 from hf_recipes.data.ledger import Ledger
 from hf_recipes.data.masks import Encoder
 from hf_recipes.data.mixed_examples import Blend, SampleCounts
 from hf_recipes.data.mixed_stream import mixed_stream
 from hf_recipes.data.sample_sizes import row_size
-from hf_recipes.data.settings import DataSettings
+from hf_recipes.data.settings import DataSettings, as_settings
 from hf_recipes.data.source_files import find_files
-from hf_recipes.data.sources import SourceSpec, as_specs, read_rows, source_blocks, unique_labels
+from hf_recipes.data.sources import SourceSpec, as_specs, read_rows, source_blocks, source_identity, unique_labels
 from hf_recipes.data.store import SAMPLE_COLUMNS
 from hf_recipes.data.stream_source import (
     STREAM_BLOCKS,
@@ -38,6 +39,7 @@ from hf_recipes.data.stream_source import (
     SourceExamples,
     is_held_out,
 )
+from hf_recipes.data.turn_end import end_of_turn_facts
 
 BUFFER_ROWS = 1000
 EVAL_ROWS = 512
@@ -82,7 +84,7 @@ class StreamedData:
     train: IterableDataset
     eval: Dataset | None
     sources: Sequence[StreamedSource]
-    settings: DataSettings
+    facts: dict[str, Any]
 
     @property
     def report(self) -> dict[str, Any]:
@@ -91,18 +93,18 @@ class StreamedData:
         A source is read ahead by the window that is shuffled. Rows read in another process (a loader with workers)
         are counted there, not here.
         """
-        return _report(self.sources, self.settings)
+        return _report(self.sources) | self.facts
 
 
 def stream_data(
     datasets: Sequence[SourceSpec | Mapping[str, Any]],
-    encoder: Encoder,
-    settings: DataSettings,
+    tokenizer: Any,
     *,
     buffer_size: int = BUFFER_ROWS,
     eval_rows: int = EVAL_ROWS,
+    **settings: Any,
 ) -> StreamedData:
-    """Stream the sources of a recipe.
+    """Stream the sources of a recipe: as `prepare_data`, but without reading all of them first.
 
     Rows are held out by a hash of the row (or of its ``group_by`` value) and the seed, so copies lie on one side. They
     are never trained on; the first of them, found by a pass over the beginning of the sources, are the eval set. Rows
@@ -110,28 +112,41 @@ def stream_data(
 
     Args:
         datasets: a recipe's ``datasets:``; at least one of role ``domain`` with rows to train on.
-        encoder: made for the model's tokenizer.
-        settings: every choice of the preparation.
+        tokenizer: the model's fast tokenizer, with a chat template unless all sources are plain text.
         buffer_size: samples of a source that are shuffled among each other, in windows, by seed and epoch.
         eval_rows: size of the eval set, in equal parts from all sources that hold out a share. Given eval sets
             (``eval_share: 1``) are used whole and besides.
+        settings: any of `DataSettings`, by name, as for `prepare_data`.
 
     Raises:
         UserError: a setting or source is wrong, also while the stream is read.
     """
-    specs = as_specs(datasets)
+    specs, chosen = as_specs(datasets), as_settings(settings)
+    encoder = Encoder(tokenizer, chosen.assistant_only_loss, chosen.mask_history)
     sources = [
-        _open(spec, label, specs, encoder, settings) for spec, label in zip(specs, unique_labels(specs), strict=True)
+        _open(spec, label, specs, encoder, chosen) for spec, label in zip(specs, unique_labels(specs), strict=True)
     ]
     trained = [source for source in sources if not source.is_given_eval]
     if not any(source.spec.role == "domain" for source in trained):
         raise UserError("datasets: names no source of role domain to train on: all are given eval sets.")
-    _tell_left_out(specs, settings)
-    held_out = _collect_eval(sources, eval_rows, settings)
-    blend = _blend(trained, settings, buffer_size)
+    _tell_left_out(specs, chosen)
+    held_out = _collect_eval(sources, eval_rows, chosen)
+    blend = _blend(trained, chosen, buffer_size)
     streams = [IterableDataset(SourceExamples(source.plan, source.holding, source.account)) for source in trained]
     train = mixed_stream(streams, blend, [source.given for source in trained])
-    return StreamedData(train, held_out, sources, settings)
+    facts = {
+        "end_of_turn": end_of_turn_facts(encoder, [source.plan.format for source in sources]),
+        "settings": asdict(chosen),
+        "fingerprint": _fingerprint(specs, chosen, tokenizer),
+    }
+    return StreamedData(train, held_out, sources, facts)
+
+
+def _fingerprint(specs: Sequence[SourceSpec], settings: DataSettings, tokenizer: Any) -> str:
+    described = [{"content": source_identity(spec), **asdict(spec)} for spec in specs]
+    return fingerprint(
+        {"sources": described, "settings": asdict(settings), "tokenizer": tokenizer_fingerprint(tokenizer)}
+    )
 
 
 def _open(
@@ -247,7 +262,8 @@ def _weights(trained: Sequence[StreamedSource]) -> list[float]:
     ]
 
 
-def _report(sources: Sequence[StreamedSource], settings: DataSettings) -> dict[str, Any]:
+def _report(sources: Sequence[StreamedSource]) -> dict[str, Any]:
+    settings = sources[0].plan.settings
     train = _sum(source.given for source in sources)
     general = _sum(source.given for source in sources if source.spec.role == "general")
     by = {name: part / train[name] if train[name] else 0.0 for name, part in general.items()}
@@ -263,7 +279,6 @@ def _report(sources: Sequence[StreamedSource], settings: DataSettings) -> dict[s
         },
         "train": train,
         "eval": {"rows": sum(source.eval_rows for source in sources)},
-        "settings": asdict(settings),
     }
 
 

@@ -59,6 +59,10 @@ class RecipeArguments:
     bad_rows: Literal["drop", "fail"] = field(
         default="drop", metadata={"help": "An unreadable or ill-formed row: drop and count it, or stop."}
     )
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "Read, tokenise and mix the data while training on it; needs max_steps."},
+    )
     data_cache_dir: str | None = field(
         default=None,
         metadata={"help": "Where prepared samples are kept; by default in the cache directory of hf_recipes."},

@@ -32,7 +32,6 @@ REFUSED_KEYS: dict[str, str] = {
 }
 # Keys whose default is the only supported value for now.
 UNSUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
-    "packing": (False, None),
     "eval_packing": (False, None),
     "padding_free": (False, None),
     "loss_type": ("nll",),

@@ -17,6 +17,7 @@ from hf_recipes.data.collate import SupervisedCollator
 from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
+from hf_recipes.data.streaming import StreamedData, stream_data
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training.arguments import total_steps
@@ -25,6 +26,7 @@ from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
+from hf_recipes.training.rows import check_rows, choose_rows
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 
@@ -42,6 +44,7 @@ def train(recipe: Recipe) -> RunDirectory:
     use_all_cores()
     setup = set_up(recipe)
     with recorded_end(setup.run.path) as end:
+        check_rows(recipe)
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
         watchers = build_watchers(setup.ours.watch)
         resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
@@ -57,37 +60,49 @@ def train(recipe: Recipe) -> RunDirectory:
             setup.precision,
             trust_remote_code=setup.arguments.trust_remote_code,
         )
-        check_resume(resume, built.model, total_steps(len(data.train), setup.arguments))
+        rows = choose_rows(data.train, built.model, recipe, setup.arguments, setup.precision)
+        check_resume(resume, built.model, total_steps(rows.count, setup.arguments))
         stop_ids = _stop_at_end_of_turn(built.model, data.report)
         write_run_record(setup, source, built, task="causal_lm", end_of_turn_token_ids=stop_ids)
         keeper = start_checkpoint_keeper(setup, source)
         trainer = SupervisedTrainer(
             model=built.model,
             args=setup.arguments,
-            data_collator=SupervisedCollator(pad_token_id=tokenizer.pad_token_id),
-            train_dataset=data.train,
+            data_collator=SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row),
+            train_dataset=rows.dataset,
             eval_dataset=data.eval,
             processing_class=tokenizer,
             callbacks=[EventLogCallback(), *watchers, keeper],
         )
         train_and_save(trainer, setup, source, resume, end)
+        write_data_report(setup, data)  # once more: a stream is counted while it is read
     if is_main():
         write_report(setup.run)
     barrier()
     return setup.run
 
 
-def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData:
-    """The first rank of each machine prepares; the others find it on disk, however long that took."""
+def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData | StreamedData:
+    """The first rank of each machine prepares; the others find it on disk, however long that took. Streams are opened
+    by every rank."""
     values = setup.recipe.values
-    data = first_on_each_machine(lambda: prepare_data(values["datasets"], tokenizer, **data_settings(values)))
+    settings = data_settings(values)
+    if values.get("streaming"):
+        data: PreparedData | StreamedData = stream_data(values["datasets"], tokenizer, **settings)
+    else:
+        data = first_on_each_machine(lambda: prepare_data(values["datasets"], tokenizer, **settings))
     if len(set(gather(data.report["fingerprint"]))) > 1:
         raise UserError("The ranks read different data: give all of them the same files (same content, same recipe).")
     if data.eval is None:
         setup.arguments.eval_strategy = "no"
+    write_data_report(setup, data)
+    return data
+
+
+def write_data_report(setup: Setup, data: PreparedData | StreamedData) -> None:
+    """Write data.json (rank 0)."""
     if is_main():
         setup.run.write(setup.run.data_json, data.report)
-    return data
 
 
 def _stop_at_end_of_turn(model: Any, report: dict[str, Any]) -> list[int]:

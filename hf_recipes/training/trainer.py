@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.trainer_utils import has_length
 from trl import SFTTrainer
 
 from hf_recipes.callbacks.gradients import see_loss
+from hf_recipes.data.collate import EpochSampler, length_grouped_order
+from hf_recipes.data.packing import sample_lengths
 from hf_recipes.training.loss import supervised_cross_entropy
 
 # Models that do more between head and logits than a product; TRL's own loss knows them.
@@ -24,7 +27,7 @@ _LOGIT_TRANSFORMS = (
 
 
 class SupervisedTrainer(SFTTrainer):
-    """`SFTTrainer` that overrides `compute_loss` alone.
+    """`SFTTrainer` with a loss of its own, and length-grouped batches that are the same on all ranks.
 
     Same loss value as TRL's (a test holds it); on a LoRA step the head is neither recomputed in the backward pass nor
     given a weight gradient, and no entropy or accuracy is computed over the vocabulary.
@@ -41,6 +44,7 @@ class SupervisedTrainer(SFTTrainer):
         unwrapped = self.accelerator.unwrap_model(model)
         head = unwrapped.get_output_embeddings()
         if return_outputs or not _is_plain_head(unwrapped, head) or self.aux_loss_enabled:
+            inputs = {**_positions(inputs), **inputs}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs["labels"]
         with _head_passes_hidden_states(head):
@@ -53,11 +57,34 @@ class SupervisedTrainer(SFTTrainer):
         ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         return total / num_items_in_batch * ranks
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """`Trainer`'s, but for length groups: its own are drawn from the global random state, which dropout moves apart
+        on CPU ranks and a resumed run does not have. (`SFTTrainer` takes no sampler, so a method is overridden.)"""
+        arguments = self.args
+        if arguments.train_sampling_strategy != "group_by_length" or not has_length(self.train_dataset):
+            return super()._get_train_sampler(train_dataset)
+        lengths = sample_lengths(self.train_dataset)
+        global_batch = (
+            arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        )
+        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+        return EpochSampler(
+            lambda epoch: length_grouped_order(lengths, global_batch, seed, epoch),
+            len(lengths),
+            lambda: int(self.state.epoch or 0),
+        )
+
 
 def _is_plain_head(model: Any, head: nn.Module) -> bool:
     config = model.config.get_text_config()
     plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter  # no DTensor, no adapter on the head
     return plain and not any(getattr(config, name, None) for name in _LOGIT_TRANSFORMS)
+
+
+def _positions(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Positions of right-padded rows: TRL's loss wants them, or a mask, for models with soft-capped logits."""
+    rows, length = inputs["input_ids"].shape
+    return {"position_ids": torch.arange(length, device=inputs["input_ids"].device).expand(rows, length)}
 
 
 @contextmanager

@@ -139,7 +139,8 @@ def test_a_killed_preparation_leaves_only_whole_blocks(file, tmp_path, tokenizer
         "def slow(self, number, batches, account):\n    real(self, number, batches, account)\n"
         "    time.sleep(float(sys.argv[1]))\nstore.BlockStore.write = slow\n"
         f"tokenizer = AutoTokenizer.from_pretrained({str(tmp_path / 'tokenizer')!r})\n"
-        f"data = prepare_data([{{'path': {str(file)!r}}}], tokenizer, max_length=64, cache_dir={str(tmp_path / 'c')!r})\n"
+        f"sources, cache = [{{'path': {str(file)!r}}}], {str(tmp_path / 'c')!r}\n"
+        "data = prepare_data(sources, tokenizer, max_length=64, cache_dir=cache)\n"
         "print(len(data.train), len(data.eval))\n"
     )
     running = subprocess.Popen([sys.executable, str(script), "0.3"], stdout=subprocess.PIPE, text=True)

@@ -99,9 +99,8 @@ def test_duplicates_are_dropped_where_asked(prepare, kind, left):
 
 
 def test_of_rows_in_both_the_domain_keeps_its_own(prepare):
-    data = prepare(
-        (rows_of(range(20)), {"role": "general"}), (rows_of(range(10, 40)),), eval_share=0, clean={"duplicates": "exact"}
-    )
+    general, domain = (rows_of(range(20)), {"role": "general"}), (rows_of(range(10, 40)),)
+    data = prepare(general, domain, eval_share=0, clean={"duplicates": "exact"})
     assert data.report["sources"][0]["kept"] == 10 and data.report["sources"][1]["kept"] == 30
 
 

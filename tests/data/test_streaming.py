@@ -12,7 +12,6 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.clean.config import CleanConfig
 from hf_recipes.data.collate import SupervisedCollator
 from hf_recipes.data.masks import Encoder
-from hf_recipes.data.settings import DataSettings
 from hf_recipes.data.streaming import stream_data
 
 
@@ -47,8 +46,9 @@ def specs(directory):
 
 
 def streamed(directory, encoder, sources=None, buffer_size=30, eval_rows=512, **settings):
-    settings = DataSettings(**{"eval_share": 0.1, "general_share": 0.2, **settings})
-    return stream_data(sources or specs(directory), encoder, settings, buffer_size=buffer_size, eval_rows=eval_rows)
+    settings = {"eval_share": 0.1, "general_share": 0.2, **settings}
+    sources = sources or specs(directory)
+    return stream_data(sources, encoder.tokenizer, buffer_size=buffer_size, eval_rows=eval_rows, **settings)
 
 
 def places(rows):

@@ -36,12 +36,12 @@ def render(root: Any) -> str:
             continue
         if within:
             _leave(node, parts)
-        while node is not None and node.next is None:
+        while node.next is None:
             node = node.parent
-            if node is None or node == root:
+            if node is None or node.mem_id == root.mem_id:  # == would compare the HTML of both
                 return _joined(parts)
             _leave(node, parts)
-        node = node.next if node is not None else None
+        node = node.next
     return _joined(parts)
 
 
@@ -79,7 +79,7 @@ def _break_of(tag: str) -> str:
 
 
 def _text(text: str, parent: Any, root: Any) -> str:
-    if parent == root:
+    if parent.mem_id == root.mem_id:
         return text
     if parent.tag in CONTAINERS and not text.strip():
         return ""

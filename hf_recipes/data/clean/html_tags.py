@@ -62,7 +62,7 @@ def _is_html(tags: list[re.Match[str]], paired: set[int], text: str) -> bool:
     unended = sum(_name(tag) in ("p", "li") and not tag["end"] for tag in tags)
     if not (any(_tells(tag) for tag in whole) or any(_is_telling_void(tag) for tag in tags) or unended > 1):
         return False
-    return not _UNMARKED_CODE.search(_SET_ASIDE.sub("", text))
+    return not _UNMARKED_CODE.search(_SET_ASIDE.sub("", text) if "</" in text else text)
 
 
 def _tells(tag: re.Match[str]) -> bool:

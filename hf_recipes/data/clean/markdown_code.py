@@ -21,7 +21,7 @@ def hide_code(text: str) -> tuple[str, Callable[[str], str]]:
     Returns:
         the text with marks, and a function that puts the parts back in whatever became of it.
     """
-    if "`" not in text and "~~~" not in text and "|" not in text:
+    if not any(sign in text for sign in ("`", "~~~", "|")):
         return text, lambda changed: changed
     mark = next(mark for mark in _MARKS if mark not in text)
     parts: list[str] = []
