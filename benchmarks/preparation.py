@@ -3,8 +3,8 @@
     python benchmarks/preparation.py MODEL [--rows 20000] [--processes 2] [--rounds 3]
         [--llamafactory PYTHON [--llamafactory-pythonpath DIR]]
 
-From a JSONL file to a tokenised, masked set on disk, each contender in a process of its own, alternating. Imports and the
-making of the model that TRL asks for are not counted. Ours also finds duplicates, splits, and writes the account.
+From a JSONL file to a tokenised, masked set on disk, each contender in a process of its own, alternating. Imports and
+the making of the model that TRL asks for are not counted. Ours also finds duplicates and writes the account.
 `--memory 10000,100000,1000000` instead measures ours alone on Parquet files of so many rows: time and peak memory.
 """
 
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def compare(options: argparse.Namespace) -> None:
             f"({rows:.0f} rows, {tokens:.0f} tokens, {runs[0]['supervised_tokens']:.0f} learned)"
         )
     for name in list(pythons)[1:]:
-        ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in zip(results["hf_recipes"], results[name])]
+        pairs = zip(results["hf_recipes"], results[name], strict=True)
+        ratios = [theirs["seconds"] / ours["seconds"] for ours, theirs in pairs]
         print(f"{name} / hf_recipes: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
 
 
@@ -88,7 +90,7 @@ def measure_memory(options: argparse.Namespace) -> None:
             file = Path(directory) / "rows.parquet"
             rows = docstring_rows(count)
             with pq.ParquetWriter(file, pa.Table.from_pylist([next(docstring_rows(1))]).schema) as writer:
-                while some := [row for _, row in zip(range(10_000), rows)]:
+                while some := list(islice(rows, 10_000)):
                     writer.write_table(pa.Table.from_pylist(some))
             print(count, "rows:", json.dumps(run_contender("hf_recipes", sys.executable, file, options)), flush=True)
 

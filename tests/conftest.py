@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 # Before any Hugging Face import: tests never reach for the Hub.
@@ -12,6 +15,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Importing deepspeed, where it is installed, would otherwise search for devices and say so.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+# What tests prepare goes with them; every worker has a place of its own.
+os.environ["HF_RECIPES_DATA_CACHE"] = tempfile.mkdtemp(prefix="hf_recipes_data_")
+atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
 
 import pytest
 from tiny_models import make_tiny_llama

@@ -8,8 +8,8 @@ import re
 
 from hf_recipes.core.errors import UserError
 
-HELP = """Read, clean, tokenise, split and mix a recipe's data ahead of the run, which then finds it on disk. Interrupted,
-it goes on where it was. Any recipe key can be given as --key value.
+HELP = """Read, clean, tokenise, split and mix a recipe's data ahead of the run, which then finds it on disk.
+Interrupted, it goes on where it was. Any recipe key can be given as --key value.
 
 Over several machines: run `hf-recipes prepare --config R --data_cache_dir SHARED --shard I/N` for I = 0 … N-1
 anywhere, in any order, then once without --shard to put the shards together.

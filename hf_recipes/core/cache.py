@@ -11,3 +11,10 @@ def cache_directory() -> Path:
     if ours := os.environ.get("HF_RECIPES_CACHE"):
         return Path(ours).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hf_recipes"
+
+
+def data_cache_directory() -> Path:
+    """Where prepared samples are kept: ``$HF_RECIPES_DATA_CACHE``, else ``data`` in the cache directory."""
+    if ours := os.environ.get("HF_RECIPES_DATA_CACHE"):
+        return Path(ours).expanduser()
+    return cache_directory() / "data"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_recipes.core.cache import cache_directory
+from hf_recipes.core.cache import data_cache_directory
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.data.fingerprint import fingerprint
@@ -72,7 +72,7 @@ def prepare_data(
     Args:
         datasets: a recipe's ``datasets:``, as mappings or specs; at least one of role ``domain``.
         tokenizer: the model's fast tokenizer, with a chat template unless all sources are plain text.
-        cache_dir: where prepared samples lie; by default ``data`` in the cache directory of this package.
+        cache_dir: where prepared samples lie; by default ``$HF_RECIPES_DATA_CACHE``, else ``data`` in this package's cache.
         num_proc: processes that read and tokenise; by default all cores for large files and one for small ones.
         settings: any of `DataSettings`, by name: ``max_length``, ``eval_share``, ``general_share``, ``share_unit``,
             ``max_repeats``, ``assistant_only_loss``, ``mask_history``, ``overlong``, ``bad_rows``, ``clean``, ``seed``.
@@ -111,7 +111,7 @@ def prepare_shard(
 
 
 def _root(cache_dir: str | Path | None) -> Path:
-    return Path(cache_dir).expanduser() if cache_dir else cache_directory() / "data"
+    return Path(cache_dir).expanduser() if cache_dir else data_cache_directory()
 
 
 def _selected(samples: Samples, maker: Maker) -> PreparedData:

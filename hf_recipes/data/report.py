@@ -143,6 +143,14 @@ def tell_losses(report: Mapping[str, Any]) -> None:
         for word, key in (("cut at max_length", "truncated"), ("shortened at the prompt's start", "shortened")):
             if source[key]:
                 logger.info("%s: %d of %d rows %s.", label, source[key], kept, word)
+        common, allowed = source["most_common_answer"], report["settings"]["clean"]["max_value_share"]
+        if allowed is not None and common["share"] > allowed:
+            logger.warning(
+                "%s: %.1f %% of the samples have one and the same answer (first: %s): always giving it would look right.",
+                label,
+                100 * common["share"],
+                common["row_id"],
+            )
         if source["lost_answers"]:
             logger.warning("%s: %d answers of split rows did not fit and are left out.", label, source["lost_answers"])
     for kind, found in report["leakage"].items():

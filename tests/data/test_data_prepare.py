@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 
+import numpy as np
 import pytest
 from chat_families import FAMILIES, family_tokenizer, make_tokenizer
 from test_masks import learned
@@ -39,7 +40,7 @@ def test_split_then_mix_with_shares_and_sources(files, chatml):
     # 90 of 100 domain rows are trained on; 90 * 0.15 / 0.85 = 15.88 general rows make up 15 %.
     assert data.train["source"].count("domain") == 90 and data.train["source"].count("general") == 16
     assert data.train["source"][:90] != ["domain"] * 90
-    assert set(data.train.column_names) == {"input_ids", "labels", "source", "row_id"}
+    assert set(data.train.column_names) == {"input_ids", "labels", "length", "source", "row_id"}
     assert all(
         row_id.split("/")[-1].split(":")[0] in ("domain.jsonl", "general.json") for row_id in data.train["row_id"]
     )
@@ -203,7 +204,7 @@ def check_real_file(file, rows, tokenizer):
     data = prepare_data([{"path": str(file)}], tokenizer, max_length=None)
     assert len(data.train) + len(data.eval) == rows
     for row in data.train.select(range(200)).to_list():
-        spans = learned(tokenizer, Encoded(row["input_ids"], row["labels"], 0))
+        spans = learned(tokenizer, Encoded(np.array(row["input_ids"]), np.array(row["labels"]), 0))
         text = tokenizer.decode(row["input_ids"])
         answers = [part.split(END)[0] for part in text.split("<|im_start|>assistant\n")[1:]]
         assert spans == [answer + END for answer in answers]

@@ -37,9 +37,8 @@ def encode(tokenizer, example, **options):
 
 def learned(tokenizer, encoded):
     """The text of each run of learned tokens."""
-    runs = groupby(
-        zip(encoded.input_ids.tolist(), encoded.labels.tolist(), strict=True), key=lambda pair: pair[1] != IGNORED
-    )
+    pairs = zip(map(int, encoded.input_ids), map(int, encoded.labels), strict=True)
+    runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED)
     return [tokenizer.decode([label for _, label in pairs]) for is_learned, pairs in runs if is_learned]
 
 

@@ -58,7 +58,7 @@ def test_values_are_brought_into_their_type(key, given, taken):
         ("per_device_train_batch_size", True, "give a whole number"),
         ("method", "qlorra", "'method' is 'qlorra' (did you mean 'qlora'?): give one of full, lora, dora, qlora"),
         ("dtype", "bf61", "'bf61' is not a dtype"),
-        ("packing", True, "'packing: True' is not supported"),
+        ("padding_free", True, "'padding_free: True' is not supported"),
         ("load_in_4bit", True, "write `method: qlora`"),
         ("learning_rate", None, "'learning_rate' is empty"),
         ("datasets", 5, "'datasets' is 5: give a list"),

@@ -101,15 +101,12 @@ class Cleaner:
     def _check(self, example: Example) -> None:
         config = self.config
         what = "the text" if example.text is not None else "an answer"
-        if config.special_tokens_only:
-            for text in _learned_texts(example):
-                if is_special_tokens_only(text, self.special_tokens):
-                    raise BadRow(f"{what} holds special tokens alone", _shortened(text))
-        if config.empty or config.html or config.control_characters:
+        for text, is_learned in _answers(example):
+            if config.special_tokens_only and is_learned and is_special_tokens_only(text, self.special_tokens):
+                raise BadRow(f"{what} holds special tokens alone", _shortened(text))
             # What other rules have emptied goes in any case: no template can mark an answer that is not there.
-            for text in _learned_texts(example):
-                if (config.empty and is_empty(text)) or not text.strip():
-                    raise BadRow(f"{what} is empty", _shortened(text))
+            if not text.strip() or (config.empty and is_learned and is_empty(text)):
+                raise BadRow(f"{what} is empty", _shortened(text))
         if config.max_chars is not None and (size := _characters(example)) > config.max_chars:
             raise BadRow(f"longer than {config.max_chars} characters", f"{size} characters")
 
@@ -170,13 +167,13 @@ def _all_texts(example: Example) -> list[str]:
     return [message[key] for message in example.messages for key in _SPOKEN if isinstance(message.get(key), str)]
 
 
-def _learned_texts(example: Example) -> list[str]:
-    """The text, or the answers that are not function calls alone."""
+def _answers(example: Example) -> list[tuple[str, bool]]:
+    """The text, or the answers that are not function calls alone, each with whether it is learned."""
     if example.text is not None:
-        return [example.text]
+        return [(example.text, True)]
     return [
-        message["content"]
-        for message in example.messages
+        (message["content"], is_learned)
+        for message, is_learned in zip(example.messages, example.trained, strict=True)
         if message["role"] == "assistant" and (message["content"].strip() or not message.get("tool_calls"))
     ]
 

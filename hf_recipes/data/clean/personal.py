@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 # What a text must hold for a kind to be looked for at all.
-_IBAN_START = re.compile(r"[A-Z]{2}[0-9]{2}")
+_ANY_NUMBER = re.compile(r"[0-9](?:[0-9] ?[0-9A-Z]{4}|(?:[ .()-]{0,3}[0-9]){7}|\.[0-9]{1,3}\.[0-9])")  # of one of these
+_IBAN_START = re.compile(r"[0-9]{2} ?[0-9A-Z]{4}")
 _EIGHT_DIGITS = re.compile(r"[0-9](?:[ .()-]{0,3}[0-9]){7}")
 _DOTTED = re.compile(r"[0-9]\.[0-9]{1,3}\.[0-9]")
 
@@ -49,7 +50,10 @@ def mask(found: str) -> str:
 
 
 def _finds(text: str) -> Iterator[tuple[str, str]]:
+    has_number = _ANY_NUMBER.search(text) is not None
     for kind, (sign, pattern, accept) in _KINDS.items():
+        if kind != "email" and not has_number:
+            return
         if not (sign in text if isinstance(sign, str) else sign.search(text)):
             continue
         found: list[tuple[int, int]] = []

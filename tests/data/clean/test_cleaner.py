@@ -122,6 +122,14 @@ def test_a_call_without_words_is_no_empty_answer_but_an_empty_one_after_it_is():
         cleaner(["empty"]).clean(Example([*turns, {"role": "assistant", "content": "!"}], [False, True, True]))
 
 
+def test_an_answer_that_is_not_learned_may_be_a_dot():
+    sample = chat(("user", "q"), ("assistant", "..."), ("user", "go on"), ("assistant", "yes"))
+    example = Example(sample.messages, [False, False, False, True])
+    assert cleaner(["empty"]).clean(example).example is example
+    with pytest.raises(BadRow):
+        cleaner(["empty"]).clean(sample)
+
+
 def test_notes_name_kinds_and_languages_and_no_datum_whole():
     text = "The weather was fine, so we walked to the harbour and met jane@mail.org and joe@mail.org."
     cleaned = cleaner({"personal_data": "report", "language": "en"}).clean(Example(text=text))
