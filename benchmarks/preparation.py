@@ -135,14 +135,16 @@ def hf_recipes(options: argparse.Namespace) -> Callable[[], Any]:
     from hf_recipes import prepare_data
 
     tokenizer = load_tokenizer(options.model)
-    return lambda: prepare_data(
-        [{"path": options.file}],
-        tokenizer,
-        max_length=MAX_LENGTH,
-        eval_share=0,
-        num_proc=options.processes,
-        cache_dir=os.environ["BENCHMARK_CACHE"],
-    ).train
+    return lambda: (
+        prepare_data(
+            [{"path": options.file}],
+            tokenizer,
+            max_length=MAX_LENGTH,
+            eval_share=0,
+            num_proc=options.processes,
+            cache_dir=os.environ["BENCHMARK_CACHE"],
+        ).train
+    )
 
 
 def trl(options: argparse.Namespace) -> Callable[[], Any]:

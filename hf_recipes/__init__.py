@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from hf_recipes.checkpoints.verify import verify_checkpoint as verify_checkpoint
     from hf_recipes.core.errors import CheckFailed as CheckFailed
     from hf_recipes.core.errors import UserError as UserError
-    from hf_recipes.data.collate import SupervisedCollator as SupervisedCollator
+    from hf_recipes.data.batching.collate import SupervisedCollator as SupervisedCollator
     from hf_recipes.data.inspection.inspection import inspect_data as inspect_data
-    from hf_recipes.data.mix import mix_datasets as mix_datasets
+    from hf_recipes.data.mixing.mix import mix_datasets as mix_datasets
+    from hf_recipes.data.mixing.streaming import stream_data as stream_data
     from hf_recipes.data.prepare import prepare_data as prepare_data
     from hf_recipes.data.prepare import prepare_shard as prepare_shard
-    from hf_recipes.data.streaming import stream_data as stream_data
     from hf_recipes.export.merge import merge_adapter as merge_adapter
     from hf_recipes.models.build import build_lora_model as build_lora_model
     from hf_recipes.models.build import build_model as build_model
@@ -47,7 +47,7 @@ _EXPORTS: dict[str, str] = {
     "GradNormWatch": "callbacks.grad_norm",
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
-    "SupervisedCollator": "data.collate",
+    "SupervisedCollator": "data.batching.collate",
     "SupervisedTrainer": "training.trainer",
     "TrainableGuard": "callbacks.trainable",
     "UserError": "core.errors",
@@ -61,10 +61,10 @@ _EXPORTS: dict[str, str] = {
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",
     "merge_adapter": "export.merge",
-    "mix_datasets": "data.mix",
+    "mix_datasets": "data.mixing.mix",
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
-    "stream_data": "data.streaming",
+    "stream_data": "data.mixing.streaming",
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verify",
     "write_report": "report.page",

@@ -18,10 +18,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 # What tests prepare goes with them; every worker has a place of its own.
 os.environ["HF_RECIPES_DATA_CACHE"] = tempfile.mkdtemp(prefix="hf_recipes_data_")
-atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
 
 import pytest
 from tiny_models import make_tiny_llama
+
+atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -14,8 +14,8 @@ from hf_recipes.core.errors import UserError
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from hf_recipes.data.batching.packing import Bins
     from hf_recipes.data.inspection.inspection import Inspection
-    from hf_recipes.data.packing import Bins
     from hf_recipes.recipe.resolve import Recipe
 
 HELP = """Show what a recipe trains on, as a run would: the account of every source, shares, lengths, what answers begin
@@ -81,7 +81,7 @@ def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspecti
     from hf_recipes.data.inspection.inspection import inspect_data
     from hf_recipes.data.inspection.loader import LoaderSettings
     from hf_recipes.data.inspection.round_trip import first_examples, round_trip
-    from hf_recipes.data.masks import Encoder
+    from hf_recipes.data.masking.masks import Encoder
     from hf_recipes.data.prepare import prepare_data
     from hf_recipes.data.settings import data_settings
     from hf_recipes.models.tokenizer import load_recipe_tokenizer
@@ -105,7 +105,7 @@ def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspecti
 
 def _bins(samples: Dataset, recipe: Recipe) -> Bins | None:
     """Which samples share a row where the recipe packs them."""
-    from hf_recipes.data.packing import pack, sample_lengths
+    from hf_recipes.data.batching.packing import pack, sample_lengths
 
     if not recipe.get("packing"):
         return None

@@ -7,9 +7,9 @@ from itertools import chain, islice
 from typing import Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.formats import detect_format
 from hf_recipes.data.ledger import BAD_ROWS, Ledger, Place
-from hf_recipes.data.sources import SourceSpec, as_specs, find_files, read_rows, unique_labels
+from hf_recipes.data.reading.formats import detect_format
+from hf_recipes.data.reading.sources import SourceSpec, as_specs, find_files, read_rows, unique_labels
 
 FIRST_ROWS = 20
 Rows = Iterator[tuple[Place, dict[str, Any]]]

@@ -12,10 +12,10 @@ import numpy as np
 
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.tables import render_table
-from hf_recipes.data.keys import text_hash
+from hf_recipes.data.choosing.keys import text_hash
+from hf_recipes.data.choosing.split import Splitter, join_clusters
 from hf_recipes.data.ledger import BadRow, Ledger, Place
-from hf_recipes.data.sources import SourceSpec, as_specs, read_rows, unique_labels
-from hf_recipes.data.split import Splitter, join_clusters
+from hf_recipes.data.reading.sources import SourceSpec, as_specs, read_rows, unique_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset

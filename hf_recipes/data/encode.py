@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hf_recipes.data.blocks import Block
+from hf_recipes.data.choosing.keys import RowKeys, row_keys, value_hash, whole_text
+from hf_recipes.data.choosing.near_duplicates import Signer
 from hf_recipes.data.clean.cleaner import Cleaner
-from hf_recipes.data.formats import Example, to_example
-from hf_recipes.data.keys import RowKeys, row_keys, value_hash, whole_text
 from hf_recipes.data.ledger import BadRow, Ledger, Place
-from hf_recipes.data.lengths import fit_length
-from hf_recipes.data.masks import Encoded, Encoder
-from hf_recipes.data.near_duplicates import Signer
+from hf_recipes.data.masking.lengths import fit_length
+from hf_recipes.data.masking.masks import Encoded, Encoder
+from hf_recipes.data.reading.blocks import Block
+from hf_recipes.data.reading.formats import Example, to_example
+from hf_recipes.data.reading.sources import SourceSpec, block_rows
 from hf_recipes.data.settings import DataSettings
-from hf_recipes.data.sources import SourceSpec, block_rows
 from hf_recipes.data.store import SCHEMA, BlockAccount
 
 ROWS_AT_ONCE = 512

@@ -16,14 +16,14 @@ import numpy as np
 from hf_recipes.core.cache import data_cache_directory
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
+from hf_recipes.data.choosing.samples import PreparedSource, Samples
+from hf_recipes.data.choosing.selection import select_samples
 from hf_recipes.data.fingerprint import fingerprint
+from hf_recipes.data.masking.turn_end import end_of_turn_facts
+from hf_recipes.data.reading.sources import SourceSpec, as_specs, unique_labels
 from hf_recipes.data.report import selection_report, tell_losses
-from hf_recipes.data.samples import PreparedSource, Samples
-from hf_recipes.data.selection import select_samples
 from hf_recipes.data.settings import DataSettings, as_settings
 from hf_recipes.data.source_store import Maker, encode_source, prepare_source
-from hf_recipes.data.sources import SourceSpec, as_specs, unique_labels
-from hf_recipes.data.turn_end import end_of_turn_facts
 from hf_recipes.data.workers import Shard
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def prepare_data(
     Args:
         datasets: a recipe's ``datasets:``, as mappings or specs; at least one of role ``domain``.
         tokenizer: the model's fast tokenizer, with a chat template unless all sources are plain text.
-        cache_dir: where prepared samples lie; by default ``$HF_RECIPES_DATA_CACHE``, else ``data`` in this package's cache.
+        cache_dir: where prepared samples lie; by default ``$HF_RECIPES_DATA_CACHE``, else ``data`` in this package's
+            cache.
         num_proc: processes that read and tokenise; by default all cores for large files and one for small ones.
         settings: any of `DataSettings`, by name: ``max_length``, ``eval_share``, ``general_share``, ``share_unit``,
             ``max_repeats``, ``assistant_only_loss``, ``mask_history``, ``overlong``, ``bad_rows``, ``clean``, ``seed``.

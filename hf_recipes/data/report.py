@@ -9,9 +9,9 @@ import numpy as np
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.tables import render_table
+from hf_recipes.data.choosing.samples import PreparedSource, Samples
+from hf_recipes.data.choosing.selection import Selection
 from hf_recipes.data.ledger import Ledger, Place, Tally
-from hf_recipes.data.samples import PreparedSource, Samples
-from hf_recipes.data.selection import Selection
 from hf_recipes.data.settings import DataSettings
 
 PERCENTILES = (50, 90, 99)
@@ -146,7 +146,7 @@ def tell_losses(report: Mapping[str, Any]) -> None:
         common, allowed = source["most_common_answer"], report["settings"]["clean"]["max_value_share"]
         if allowed is not None and common["share"] > allowed:
             logger.warning(
-                "%s: %.1f %% of the samples have one and the same answer (first: %s): always giving it would look right.",
+                "%s: %.1f %% of the samples have one and the same answer (first: %s): always giving it looks right.",
                 label,
                 100 * common["share"],
                 common["row_id"],

@@ -9,8 +9,8 @@ from typing import Any
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.data.check import check_bad_rows
 from hf_recipes.data.clean.config import CleanConfig
-from hf_recipes.data.lengths import OVERLONG
-from hf_recipes.data.mixture import check_share
+from hf_recipes.data.masking.lengths import OVERLONG
+from hf_recipes.data.mixing.mixture import check_share
 
 # What decides how one row becomes samples; the others decide which samples are trained on.
 _FOR_ENCODING = ("max_length", "assistant_only_loss", "mask_history", "overlong", "bad_rows")

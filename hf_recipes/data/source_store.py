@@ -11,16 +11,16 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.data import workers
 from hf_recipes.data.check import open_source
+from hf_recipes.data.choosing.near_duplicates import Signer
+from hf_recipes.data.choosing.samples import PreparedSource
 from hf_recipes.data.clean.cleaner import Cleaner
 from hf_recipes.data.encode import RowEncoder
 from hf_recipes.data.fingerprint import fingerprint, tokenizer_fingerprint
 from hf_recipes.data.ledger import Ledger
-from hf_recipes.data.lengths import is_length_fault
-from hf_recipes.data.masks import Encoder
-from hf_recipes.data.near_duplicates import Signer
-from hf_recipes.data.samples import PreparedSource
+from hf_recipes.data.masking.lengths import is_length_fault
+from hf_recipes.data.masking.masks import Encoder
+from hf_recipes.data.reading.sources import SourceSpec, find_files, source_identity
 from hf_recipes.data.settings import DataSettings
-from hf_recipes.data.sources import SourceSpec, find_files, source_identity
 from hf_recipes.data.store import BlockStore
 from hf_recipes.data.workers import Shard, encode_blocks
 

@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
-from hf_recipes.data.collate import SupervisedCollator
-from hf_recipes.data.packing import Bins, packed_dataset
+from hf_recipes.data.batching.collate import SupervisedCollator
+from hf_recipes.data.batching.packing import Bins, packed_dataset
 from hf_recipes.training.loss import IGNORED_LABEL
 
 TOLERANCE = 1e-3

@@ -9,7 +9,7 @@ import torch
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.data.packing import pack, packed_dataset, sample_lengths
+from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.models.precision import Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.isolation import find_isolation

@@ -13,11 +13,11 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import barrier, first_on_each_machine, from_main, gather, is_main
 from hf_recipes.core.run_directory import RunDirectory
-from hf_recipes.data.collate import SupervisedCollator
+from hf_recipes.data.batching.collate import SupervisedCollator
+from hf_recipes.data.mixing.streaming import StreamedData, stream_data
 from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
-from hf_recipes.data.streaming import StreamedData, stream_data
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training.arguments import total_steps

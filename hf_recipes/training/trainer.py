@@ -12,8 +12,8 @@ from transformers.trainer_utils import has_length
 from trl import SFTTrainer
 
 from hf_recipes.callbacks.gradients import see_loss
-from hf_recipes.data.collate import EpochSampler, length_grouped_order
-from hf_recipes.data.packing import sample_lengths
+from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order
+from hf_recipes.data.batching.packing import sample_lengths
 from hf_recipes.training.loss import supervised_cross_entropy
 
 # Models that do more between head and logits than a product; TRL's own loss knows them.

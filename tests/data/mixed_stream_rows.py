@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets import IterableDataset
 
-from hf_recipes.data.mix import mix_datasets
+from hf_recipes.data.mixing.mix import mix_datasets
 
 GENERAL = 1_000_000  # the number of the first general row
 DOMAIN_ROWS = 160

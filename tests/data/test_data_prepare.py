@@ -6,12 +6,12 @@ import logging
 import numpy as np
 import pytest
 from chat_families import FAMILIES, family_tokenizer, make_tokenizer
-from test_masks import learned
-from test_readers import write_rows
+from conversations import learned
+from row_files import write_rows
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
-from hf_recipes.data.masks import Encoded
+from hf_recipes.data.masking.masks import Encoded
 from hf_recipes.data.prepare import prepare_data
 from hf_recipes.data.report import length_percentiles, report_table
 

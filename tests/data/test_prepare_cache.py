@@ -11,12 +11,12 @@ import time
 
 import pytest
 from chat_families import family_tokenizer
-from test_readers import write_rows
+from row_files import write_rows
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data import encode, workers
-from hf_recipes.data.blocks import Limits
 from hf_recipes.data.prepare import prepare_data, prepare_shard
+from hf_recipes.data.reading.blocks import Limits
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_killed_preparation_leaves_only_whole_blocks(file, tmp_path, tokenizer
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, time\nfrom transformers import AutoTokenizer\n"
-        "from hf_recipes.data import workers, store\nfrom hf_recipes.data.blocks import Limits\n"
+        "from hf_recipes.data import workers, store\nfrom hf_recipes.data.reading.blocks import Limits\n"
         "from hf_recipes.data.prepare import prepare_data\n"
         "workers.LIMITS = Limits(rows=5)\nreal = store.BlockStore.write\n"
         "def slow(self, number, batches, account):\n    real(self, number, batches, account)\n"

@@ -19,8 +19,8 @@ from tiny_models import make_tiny_llama
 from torch import nn
 from trl import SFTConfig
 
-from hf_recipes.data.collate import EpochSampler, SupervisedCollator, length_grouped_order
-from hf_recipes.data.packing import pack, packed_dataset, sample_lengths
+from hf_recipes.data.batching.collate import EpochSampler, SupervisedCollator, length_grouped_order
+from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.models.lora import LoraSettings, attach_lora
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.isolation import TOLERANCE, find_isolation, probe_isolation

@@ -8,7 +8,7 @@ from datasets import Dataset
 from tiny_models import make_tiny_llama
 from trl import SFTConfig, SFTTrainer
 
-from hf_recipes.data.collate import SupervisedCollator
+from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.models.lora import LoraSettings, attach_lora
 from hf_recipes.training.trainer import SupervisedTrainer
 

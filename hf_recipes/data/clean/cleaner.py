@@ -13,9 +13,9 @@ from hf_recipes.data.clean.language import UNDECIDED, check_languages, detect_la
 from hf_recipes.data.clean.optional import check_installed
 from hf_recipes.data.clean.personal import Finding, find_personal_data
 from hf_recipes.data.clean.unicode_text import mend_unicode
-from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.turns import Message
+from hf_recipes.data.reading.formats import Example
+from hf_recipes.data.reading.turns import Message
 
 _SPOKEN = ("content", "reasoning_content")
 _AROUND = 24  # characters shown before and after a change

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from hf_recipes.data.inspection.loader import LoaderSettings, TrainingRows
 from hf_recipes.data.inspection.segments import Segment, segments
-from hf_recipes.data.masks import IGNORED
+from hf_recipes.data.masking.masks import IGNORED
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.data.collate import SupervisedCollator, padding_share
+from hf_recipes.data.batching.collate import SupervisedCollator, padding_share
 from hf_recipes.data.inspection.batches import BatchView, view_batches
 from hf_recipes.data.inspection.histogram import Histogram, histogram
 from hf_recipes.data.inspection.loader import Collator, LoaderSettings, TrainingRows, epoch_order, train_loader
@@ -16,7 +16,7 @@ from hf_recipes.data.inspection.scan import TokenScan, scan_tokens
 from hf_recipes.data.inspection.verdicts import Verdict, judge
 
 if TYPE_CHECKING:
-    from hf_recipes.data.packing import Bins
+    from hf_recipes.data.batching.packing import Bins
     from hf_recipes.data.prepare import PreparedData
 
 TOP_TOKENS = 10

@@ -12,8 +12,8 @@ from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.collate import length_grouped_order
-from hf_recipes.data.packing import Bins, packed_dataset, sample_lengths
+from hf_recipes.data.batching.collate import length_grouped_order
+from hf_recipes.data.batching.packing import Bins, packed_dataset, sample_lengths
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,10 +9,10 @@ from itertools import groupby, islice
 from typing import Any
 
 from hf_recipes.data.check import open_source
-from hf_recipes.data.formats import Example, to_example
 from hf_recipes.data.ledger import BadRow, Ledger
-from hf_recipes.data.masks import IGNORED, Encoded, Encoder
-from hf_recipes.data.sources import SourceSpec, as_specs, unique_labels
+from hf_recipes.data.masking.masks import IGNORED, Encoded, Encoder
+from hf_recipes.data.reading.formats import Example, to_example
+from hf_recipes.data.reading.sources import SourceSpec, as_specs, unique_labels
 
 ROWS_PER_SOURCE = 64
 EXAMPLES = 3

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hf_recipes.data.masks import IGNORED
+from hf_recipes.data.masking.masks import IGNORED
 
 SCAN_ROWS = 100_000
 CHUNK_ROWS = 2_000

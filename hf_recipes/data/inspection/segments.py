@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from hf_recipes.data.masks import IGNORED
+from hf_recipes.data.masking.masks import IGNORED
 
 GREEN, RESET = "\033[32m", "\033[0m"
 # Data may hold control characters, which a terminal would obey: each is shown by its Unicode picture instead.

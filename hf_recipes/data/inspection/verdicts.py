@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_recipes.data.inspection.account import count_of, dropped, first_places, notes
-from hf_recipes.data.lengths import is_length_fault
+from hf_recipes.data.masking.lengths import is_length_fault
 
 if TYPE_CHECKING:
     from hf_recipes.data.inspection.inspection import Inspection

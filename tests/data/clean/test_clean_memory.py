@@ -11,7 +11,7 @@ CLEAN = """
 import resource, sys
 from hf_recipes.data.clean.cleaner import Cleaner
 from hf_recipes.data.clean.config import CleanConfig
-from hf_recipes.data.formats import Example
+from hf_recipes.data.reading.formats import Example
 
 rules = Cleaner(CleanConfig.from_mapping(True))
 changed = 0

@@ -8,8 +8,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.clean import optional
 from hf_recipes.data.clean.cleaner import Cleaner, difference
 from hf_recipes.data.clean.config import CleanConfig
-from hf_recipes.data.formats import Example
 from hf_recipes.data.ledger import BadRow
+from hf_recipes.data.reading.formats import Example
 
 ALL = CleanConfig.from_mapping(True)
 

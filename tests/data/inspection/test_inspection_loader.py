@@ -5,10 +5,10 @@ import pytest
 from tiny_models import make_tiny_llama
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.collate import SupervisedCollator
+from hf_recipes.data.batching.collate import SupervisedCollator
+from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.data.inspection.batches import view_batches
 from hf_recipes.data.inspection.loader import LoaderSettings, TrainingRows, epoch_order, train_loader
-from hf_recipes.data.packing import pack, packed_dataset, sample_lengths
 
 
 def trainers_batches(dataset, tokenizer, tmp_path, seed, **settings):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from chat_families import FAMILIES, family_tokenizer
 
-from hf_recipes.data.formats import Example
 from hf_recipes.data.inspection.round_trip import first_examples, round_trip
-from hf_recipes.data.masks import Encoder
+from hf_recipes.data.masking.masks import Encoder
+from hf_recipes.data.reading.formats import Example
 
 ANSWERS = ["Sure, here it is:\nreturn x + 1", " 4", "naïve 日本語 ✓"]
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from hf_recipes.core.files import json_safe
+from hf_recipes.data.batching.packing import pack, sample_lengths
 from hf_recipes.data.inspection.inspection import inspect_data
 from hf_recipes.data.inspection.loader import LoaderSettings
 from hf_recipes.data.inspection.round_trip import RoundTrip
-from hf_recipes.data.packing import pack, sample_lengths
 
 PLACE = {"file": "orders.jsonl", "row": 4}
 PAIRS = [(f"How many? {n}", f"{n} pens, please") for n in range(20)]

@@ -1,0 +1,1 @@
+"""From samples to batches: padding, length groups, packing."""

@@ -1,0 +1,1 @@
+"""Which of the encoded samples are used: corpus rules, split, leakage."""

@@ -1,0 +1,177 @@
+"""Which samples are trained on and which are held out: corpus rules, then the split, then the mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_recipes.core.log import logger
+from hf_recipes.data.choosing.corpus import Sieve, drop_duplicates, drop_for_balance, drop_length_outliers
+from hf_recipes.data.choosing.leakage import Overlap, overlap
+from hf_recipes.data.choosing.near_duplicates import near_clusters
+from hf_recipes.data.choosing.samples import Samples
+from hf_recipes.data.choosing.split import Splitter, join_clusters
+from hf_recipes.data.mixing.mixture import Mixture, choose_mixture, shuffled, tell_short
+from hf_recipes.data.settings import DataSettings
+
+Array = np.ndarray[Any, Any]
+_UNIT_COLUMNS = {"tokens": "length", "supervised_tokens": "supervised_tokens"}
+
+
+@dataclass
+class Selection:
+    """What was chosen, by sample number.
+
+    Attributes:
+        train: in the order of training; general samples may be in more than once, where that was asked.
+        eval: source after source.
+        dropped: of each source, reason → samples that a corpus rule took out (all parts of a row).
+        duplicates: of each source, how many samples repeat an earlier one: {"exact": n, "near": n}, dropped or not.
+        mixture: None without a general source.
+        leakage: how eval samples meet training samples: exact, near, prompt.
+    """
+
+    train: Array
+    eval: Array
+    dropped: list[dict[str, Array]]
+    duplicates: list[dict[str, int]]
+    mixture: Mixture | None = None
+    leakage: dict[str, Overlap] = field(default_factory=dict)
+
+
+def select_samples(samples: Samples, settings: DataSettings, work_directory: Path) -> Selection:
+    """Choose among all samples. Takes about 100 bytes a sample, and on disk in `work_directory` the MinHash bands."""
+    keys = samples.column("key")
+    bands = _bands_on_disk(samples, work_directory)
+    near = near_clusters(bands, settings.clean.near_threshold)
+    exact = join_clusters(keys, _parts_together(samples))
+    sieve = Sieve.all_of(samples)
+    drop_length_outliers(sieve, settings)
+    duplicates = drop_duplicates(sieve, settings, exact, near, bands)
+    drop_for_balance(sieve, settings)
+    clusters = join_clusters(exact, samples.column("group"), _near_where_possible(samples, settings, near))
+    held_out = _hold_out(sieve, settings, clusters, keys)
+    train = np.flatnonzero(sieve.alive & ~held_out)
+    mixture, train = _mix(samples, settings, train)
+    order = shuffled(len(train), settings.seed)
+    selection = Selection(train[order], np.flatnonzero(sieve.alive & held_out), sieve.dropped, duplicates, mixture)
+    prompts = samples.column("prompt_key")
+    selection.leakage = {
+        "exact": overlap(keys, selection.train, selection.eval),
+        "near": overlap(near, selection.train, selection.eval, but=keys),
+        "prompt": overlap(prompts, selection.train, selection.eval, but=near),
+    }
+    return selection
+
+
+def _bands_on_disk(samples: Samples, directory: Path) -> Array:
+    """The MinHash bands of all samples as an array mapped from a file, one row a sample."""
+    file, start = directory / "bands.npy", 0
+    bands: Array | None = None
+    for source in samples.sources:
+        for block in source.store.bands():
+            if bands is None:
+                bands = np.lib.format.open_memmap(file, "w+", np.uint64, (len(samples), block.shape[1]))
+            bands[start : start + len(block)] = block
+            start += len(block)
+    return np.empty((0, 0), np.uint64) if bands is None else bands
+
+
+def _parts_together(samples: Samples) -> Array:
+    """A number a row, the same for all samples that a row was split into."""
+    return np.cumsum(samples.column("part") == 0)
+
+
+def _from_given_eval(samples: Samples) -> Array:
+    flags = [source.is_given_eval for source in samples.sources]
+    return np.repeat(np.array(flags, bool), np.diff(samples.starts))
+
+
+def _near_where_possible(samples: Samples, settings: DataSettings, near: Array) -> Array:
+    """Near-duplicate clusters, or every sample by itself where rows are so alike that clusters cannot be split."""
+    for number, source in enumerate(samples.sources):
+        inside = samples.numbers(number)
+        share = settings.eval_share if source.spec.eval_share is None else source.spec.eval_share
+        if not 0 < share < 1 or len(inside) < 2:
+            continue
+        sizes = np.unique(near[inside], return_counts=True)[1]
+        in_large = int(sizes[sizes > max(1, share * len(inside))].sum())
+        if in_large > len(inside) / 2:
+            logger.warning(
+                "%s: %.0f %% of the rows are near duplicates of so many others that they cannot be kept on one side of "
+                "the split; only exact duplicates are.",
+                source.label,
+                100 * in_large / len(inside),
+            )
+            return np.arange(len(samples))
+    return near
+
+
+def _hold_out(sieve: Sieve, settings: DataSettings, clusters: Array, keys: Array) -> Array:
+    """Which samples are held out; training rows that a given eval set holds are dropped."""
+    samples = sieve.samples
+    held_out = np.zeros(len(samples), bool)
+    splitter = Splitter(len(samples), settings.seed)
+    given = _from_given_eval(samples)
+    if given.any():
+        held_out[given] = True
+        splitter.hold_out_all(clusters[given])
+        sieve.drop(np.isin(clusters, clusters[given]) & ~given, "stands in a given eval set too")
+    strata = samples.column("stratum")
+    for number, source in enumerate(samples.sources):
+        if not source.is_given_eval:
+            inside = sieve.inside(number)
+            by = strata[inside] if source.spec.stratify_by else None
+            share = _eval_share(samples, number, settings)
+            held_out[inside] = splitter.split(clusters[inside], keys[inside], share, by)
+    return held_out
+
+
+def _eval_share(samples: Samples, number: int, settings: DataSettings) -> float:
+    """A source's own share; else none where its role has a given eval set; else the recipe's."""
+    spec = samples.sources[number].spec
+    if spec.eval_share is not None:
+        return spec.eval_share
+    has_given = any(source.is_given_eval and source.spec.role == spec.role for source in samples.sources)
+    return 0.0 if has_given else settings.eval_share
+
+
+def _mix(samples: Samples, settings: DataSettings, train: Array) -> tuple[Mixture | None, Array]:
+    """The mixture, and the training samples with only as many general ones as their share calls for."""
+    of_source = samples.source_of(train)
+    general = [
+        number
+        for number, source in enumerate(samples.sources)
+        if source.spec.role == "general" and not source.is_given_eval
+    ]
+    if not general:
+        if settings.general_share > 0:
+            logger.info(
+                "No source has role: general, so general_share %g is ignored: general data mixed in keeps the model "
+                "from forgetting.",
+                settings.general_share,
+            )
+        return None, train
+    if settings.general_share == 0:
+        logger.warning("general_share is 0, so no row of the general sources is trained on.")
+    sizes = _sizes(samples, settings.share_unit)
+    parts = [train[of_source == number] for number in general]
+    domain = train[~np.isin(of_source, general)]
+    mixture = choose_mixture(
+        float(sizes[domain].sum()),
+        [sizes[part] for part in parts],
+        settings.general_share,
+        settings.seed,
+        [samples.sources[number].spec.weight for number in general],
+        settings.max_repeats,
+    )
+    tell_short(mixture, settings.share_unit)
+    chosen = [part[rows] for part, rows in zip(parts, mixture.chosen, strict=True)]
+    return mixture, np.concatenate([domain, *chosen])
+
+
+def _sizes(samples: Samples, unit: str) -> Array:
+    return np.ones(len(samples), np.int64) if unit == "rows" else samples.column(_UNIT_COLUMNS[unit])

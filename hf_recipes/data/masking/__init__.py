@@ -1,0 +1,1 @@
+"""From a conversation to tokens, and which of them are learned."""

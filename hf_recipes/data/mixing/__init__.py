@@ -1,0 +1,1 @@
+"""Shares of general data, exact, for datasets and for streams."""
