@@ -132,6 +132,8 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
 
 def hf_recipes(options: argparse.Namespace) -> Callable[[], Any]:
+    import datasets  # noqa: F401 (the others have imported it, too, when the clock starts)
+
     from hf_recipes import prepare_data
 
     tokenizer = load_tokenizer(options.model)

@@ -12,6 +12,9 @@ from hf_recipes.data.reading.formats import Example
 from hf_recipes.data.reading.turns import Message
 
 
+_BYTES = 8
+
+
 @dataclass(frozen=True)
 class RowKeys:
     """64-bit hashes of a sample's whole text, of what stands before its last answer, and of its answers.
@@ -29,20 +32,28 @@ def row_keys(example: Example) -> RowKeys:
     if example.text is not None:
         key = text_hash(example.text)
         return RowKeys(key, key, key)
-    messages = example.messages
-    spoken = [_spoken(message) for message in messages]
-    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    before_last = spoken[: answers[-1]] if answers else spoken
-    said = [spoken[index] for index in answers]
-    return RowKeys(text_hash(" ".join(spoken)), text_hash(" ".join(before_last)), text_hash(" ".join(said)))
+    said = [_normal(_spoken(message)) for message in example.messages]
+    answers = [index for index, message in enumerate(example.messages) if message["role"] == "assistant"]
+    # One pass over the text: the prompt's digest is taken on the way to the whole row's.
+    digest = hashlib.blake2b(digest_size=_BYTES)
+    prompt_key = 0
+    for index, text in enumerate(said):
+        if answers and index == answers[-1]:
+            prompt_key = _number(digest.digest())
+        digest.update(text + b"\0")
+    return RowKeys(_number(digest.digest()), prompt_key, _hash(b"\0".join(said[index] for index in answers)))
 
 
 def text_hash(text: str) -> int:
     """A 64-bit hash of the text but for white space and Unicode composition (NFC)."""
+    return _hash(_normal(text))
+
+
+def _normal(text: str) -> bytes:
     words = " ".join(text.split())
     if not words.isascii():
         words = unicodedata.normalize("NFC", words)
-    return _hash(words.encode("utf-8", "surrogatepass"))
+    return words.encode("utf-8", "surrogatepass")
 
 
 def value_hash(value: Any) -> int:
@@ -51,7 +62,11 @@ def value_hash(value: Any) -> int:
 
 
 def _hash(data: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+    return _number(hashlib.blake2b(data, digest_size=_BYTES).digest())
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest, "little")
 
 
 def whole_text(example: Example) -> str:

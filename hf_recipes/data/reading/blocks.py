@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import Place
 
-BLOCK_ROWS = 4096
+BLOCK_ROWS = 1024
 BLOCK_BYTES = 8 << 20
 RowOrFault = Any  # a parsed value, or the BadRow that says why there is none
 Item = TypeVar("Item")
