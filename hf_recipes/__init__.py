@@ -23,11 +23,25 @@ if TYPE_CHECKING:
     from hf_recipes.core.errors import CheckFailed as CheckFailed
     from hf_recipes.core.errors import UserError as UserError
     from hf_recipes.data.batching.collate import SupervisedCollator as SupervisedCollator
+    from hf_recipes.data.batching.packing import pack as pack
+    from hf_recipes.data.batching.packing import packed_dataset as packed_dataset
+    from hf_recipes.data.choosing.near_duplicates import Signer as Signer
+    from hf_recipes.data.choosing.near_duplicates import near_clusters as near_clusters
+    from hf_recipes.data.choosing.near_duplicates import near_repeats as near_repeats
+    from hf_recipes.data.clean.cleaner import Cleaner as Cleaner
+    from hf_recipes.data.clean.config import CleanConfig as CleanConfig
+    from hf_recipes.data.clean.control import strip_control_characters as strip_control_characters
+    from hf_recipes.data.clean.html import strip_html as strip_html
+    from hf_recipes.data.clean.language import detect_language as detect_language
+    from hf_recipes.data.clean.personal import personal_data as personal_data
+    from hf_recipes.data.clean.unicode_text import mend_unicode as mend_unicode
     from hf_recipes.data.inspection.inspection import inspect_data as inspect_data
     from hf_recipes.data.mixing.mix import mix_datasets as mix_datasets
     from hf_recipes.data.mixing.streaming import stream_data as stream_data
     from hf_recipes.data.prepare import prepare_data as prepare_data
     from hf_recipes.data.prepare import prepare_shard as prepare_shard
+    from hf_recipes.data.reading.formats import detect_format as detect_format
+    from hf_recipes.data.reading.formats import to_example as to_example
     from hf_recipes.export.merge import merge_adapter as merge_adapter
     from hf_recipes.models.build import build_lora_model as build_lora_model
     from hf_recipes.models.build import build_model as build_model
@@ -36,6 +50,7 @@ if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
     from hf_recipes.report.page import write_report as write_report
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
+    from hf_recipes.training.isolation import find_isolation as find_isolation
     from hf_recipes.training.run import train as train
     from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
 
@@ -43,10 +58,13 @@ if TYPE_CHECKING:
 _EXPORTS: dict[str, str] = {
     "CheckFailed": "core.errors",
     "CheckpointKeeper": "checkpoints.keeper",
+    "CleanConfig": "data.clean.config",
+    "Cleaner": "data.clean.cleaner",
     "EventLogCallback": "callbacks.event_log",
     "GradNormWatch": "callbacks.grad_norm",
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
+    "Signer": "data.choosing.near_duplicates",
     "SupervisedCollator": "data.batching.collate",
     "SupervisedTrainer": "training.trainer",
     "TrainableGuard": "callbacks.trainable",
@@ -55,16 +73,28 @@ _EXPORTS: dict[str, str] = {
     "build_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
+    "detect_format": "data.reading.formats",
+    "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",
+    "find_isolation": "training.isolation",
     "inspect_data": "data.inspection.inspection",
     "last_good_checkpoint": "checkpoints.choose",
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",
+    "mend_unicode": "data.clean.unicode_text",
     "merge_adapter": "export.merge",
     "mix_datasets": "data.mixing.mix",
+    "near_clusters": "data.choosing.near_duplicates",
+    "near_repeats": "data.choosing.near_duplicates",
+    "pack": "data.batching.packing",
+    "packed_dataset": "data.batching.packing",
+    "personal_data": "data.clean.personal",
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
     "stream_data": "data.mixing.streaming",
+    "strip_control_characters": "data.clean.control",
+    "strip_html": "data.clean.html",
+    "to_example": "data.reading.formats",
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verify",
     "write_report": "report.page",

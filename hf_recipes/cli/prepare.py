@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> int:
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(options.config, options.recipe_keys)
+    if recipe.get("streaming"):
+        raise UserError("streaming: true prepares while it trains, so there is nothing to do ahead: remove the key.")
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
 
     from hf_recipes.data.prepare import prepare_data, prepare_shard

@@ -6,6 +6,10 @@ by which it is chosen. What is on disk is found again by content, settings and t
 
 from __future__ import annotations
 
+import os
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -119,24 +123,37 @@ def _selected(samples: Samples, maker: Maker) -> PreparedData:
     """Choose the samples, or read what was chosen before from the same ones."""
     key = _fingerprint(samples.sources, maker.settings)
     directory = maker.root / "selections" / key
-    if not (directory / "report.json").is_file():
+    saved = _saved_selection(directory)
+    if saved is None:
         _select(samples, maker, directory, key)
-    report = read_json(directory / "report.json")
+        saved = _saved_selection(directory)
+        assert saved is not None
+    report, train, held_out = saved
     tell_losses(report)
-    chosen = np.load(directory / "samples.npz")
-    held_out = chosen["eval"]
     if maker.settings.eval_share > 0 and not len(held_out):
         logger.warning(
             "eval_share %g holds nothing out: the sources are too small to split.", maker.settings.eval_share
         )
     dataset = samples.dataset
-    return PreparedData(dataset.select(chosen["train"]), dataset.select(held_out) if len(held_out) else None, report)
+    return PreparedData(dataset.select(train), dataset.select(held_out) if len(held_out) else None, report)
+
+
+def _saved_selection(directory: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray] | None:
+    """Report, training and eval samples; None where they were not chosen yet, or what was written is damaged."""
+    try:
+        with np.load(directory / "samples.npz") as chosen:
+            return read_json(directory / "report.json"), chosen["train"], chosen["eval"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
 
 
 def _select(samples: Samples, maker: Maker, directory: Path, key: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    selection = select_samples(samples, maker.settings, directory)
-    np.savez(directory / "samples.npz", train=selection.train, eval=selection.eval)
+    with tempfile.TemporaryDirectory(dir=directory) as work_directory:
+        selection = select_samples(samples, maker.settings, Path(work_directory))
+    staged = directory / f".samples.{os.getpid()}.npz"
+    np.savez(staged, train=selection.train, eval=selection.eval)
+    staged.replace(directory / "samples.npz")
     report = selection_report(samples, selection, maker.settings)
     report |= {
         "end_of_turn": end_of_turn_facts(maker.encoder, [source.format for source in samples.sources]),

@@ -1,8 +1,9 @@
 """Encoded blocks on disk: one Arrow file and one account each, so that a preparation can stop and go on, be shared out
 over processes and machines, and be read again without being held in memory.
 
-A block is done when its account, written last, is there. Blocks are written beside their place and renamed, so several
-processes may work in one store at once; whoever encodes a block a second time writes the same bytes.
+A block is done when its account, written last, is there and the samples have the size that it says. Blocks are written
+beside their place and renamed, so several processes may work in one store at once; whoever encodes a block a second
+time writes the same bytes.
 """
 
 from __future__ import annotations
@@ -63,8 +64,12 @@ class BlockStore:
         self.directory = directory
 
     def is_done(self, number: int) -> bool:
-        """Whether the block was encoded and written whole."""
-        return self._account(number).is_file()
+        """Whether the block was encoded and written whole, and is still of that size."""
+        try:
+            saved = read_json(self._account(number))
+            return bool(self._samples(number).stat().st_size == saved["bytes"])
+        except (OSError, ValueError, KeyError, TypeError):  # absent, or cut short: then it is made again
+            return False
 
     def write(self, number: int, batches: Iterable[pa.RecordBatch], account: BlockAccount) -> None:
         """Write a block: its samples, then its account."""
@@ -80,6 +85,7 @@ class BlockStore:
         write_json(
             self._account(number),
             {
+                "bytes": self._samples(number).stat().st_size,
                 "ledger": account.ledger.as_dict(),
                 "lengths": list(account.lengths),
                 "values": {str(code): name for code, name in (account.values or {}).items()},
@@ -92,8 +98,10 @@ class BlockStore:
 
     def blocks(self) -> int | None:
         """The number of blocks of the source, once it was read to its end; None before."""
-        file = self.directory / "blocks.json"
-        return read_json(file)["blocks"] if file.is_file() else None
+        try:
+            return int(read_json(self.directory / "blocks.json")["blocks"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def is_whole(self) -> bool:
         """Whether every block of the source is done."""

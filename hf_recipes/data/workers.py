@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+
+from tqdm.auto import tqdm
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -49,7 +51,9 @@ def encode_blocks(
     Raises:
         UserError: what `plan` or the reading of a block raises; blocks done before stay done.
     """
-    todo = _Todo(source_blocks(spec, limits=LIMITS), store, shard or Shard())
+    # On a terminal alone: a log has no use for it.
+    blocks = tqdm(source_blocks(spec, limits=LIMITS), plan.label, unit=" blocks", disable=None, leave=False)
+    todo = _Todo(blocks, store, shard or Shard())
     work = _Work(store, plan)
     if num_proc == 1:
         for number, block in todo:
@@ -64,7 +68,7 @@ def encode_blocks(
 class _Todo:
     """The blocks that are still to be encoded, with their numbers; counts all blocks on the way."""
 
-    def __init__(self, blocks: Iterator[Block], store: BlockStore, shard: Shard) -> None:
+    def __init__(self, blocks: Iterable[Block], store: BlockStore, shard: Shard) -> None:
         self.blocks, self.store, self.shard = blocks, store, shard
         self.count = self.found = 0
 

@@ -11,7 +11,6 @@ from typing import Any
 from hf_recipes.data.reading.formats import Example
 from hf_recipes.data.reading.turns import Message
 
-
 _BYTES = 8
 
 
