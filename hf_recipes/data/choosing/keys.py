@@ -69,10 +69,11 @@ def _number(digest: bytes) -> int:
 
 
 def whole_text(example: Example) -> str:
-    """All that is said in a sample, as one text, for finding near duplicates."""
+    """All that is said in a sample, as one text, for finding near duplicates. System turns are left out: they are often
+    the same in all rows, and long."""
     if example.text is not None:
         return example.text
-    return "\n".join(_spoken(message) for message in example.messages)
+    return "\n".join(_spoken(message) for message in example.messages if message["role"] != "system")
 
 
 def _spoken(message: Message) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.data.choosing.corpus import Sieve, drop_duplicates, drop_for_balance, drop_length_outliers
 from hf_recipes.data.choosing.leakage import Overlap, overlap
@@ -52,9 +53,13 @@ def select_samples(samples: Samples, settings: DataSettings, work_directory: Pat
     drop_length_outliers(sieve, settings)
     duplicates = drop_duplicates(sieve, settings, exact, near, bands)
     drop_for_balance(sieve, settings)
-    clusters = join_clusters(exact, samples.column("group"), _near_where_possible(samples, settings, near))
+    together = join_clusters(exact, samples.column("group"))
+    clusters = join_clusters(together, _near_where_possible(samples, settings, near))
+    _drop_given_eval(sieve, settings, together, near)
     held_out = _hold_out(sieve, settings, clusters, keys)
     train = np.flatnonzero(sieve.alive & ~held_out)
+    if not len(train):
+        raise UserError("No row is left to train on: give more data, or a smaller eval_share.")
     mixture, train = _mix(samples, settings, train)
     order = shuffled(len(train), settings.seed)
     selection = Selection(train[order], np.flatnonzero(sieve.alive & held_out), sieve.dropped, duplicates, mixture)
@@ -110,16 +115,21 @@ def _near_where_possible(samples: Samples, settings: DataSettings, near: Array) 
     return near
 
 
+def _drop_given_eval(sieve: Sieve, settings: DataSettings, together: Array, near: Array) -> None:
+    """Take out training rows that a given eval set holds; those that only nearly are in it, where near duplicates are
+    to be dropped (elsewhere they are told as leakage: rows of one template are all near duplicates)."""
+    given = _from_given_eval(sieve.samples)
+    sieve.drop(np.isin(together, together[given]) & ~given, "stands in a given eval set too")
+    if settings.clean.duplicates == "near":
+        sieve.drop(np.isin(near, near[given]) & ~given, "near duplicate of a given eval row")
+
+
 def _hold_out(sieve: Sieve, settings: DataSettings, clusters: Array, keys: Array) -> Array:
-    """Which samples are held out; training rows that a given eval set holds are dropped."""
+    """Which samples are held out."""
     samples = sieve.samples
-    held_out = np.zeros(len(samples), bool)
+    held_out = _from_given_eval(samples)
     splitter = Splitter(len(samples), settings.seed)
-    given = _from_given_eval(samples)
-    if given.any():
-        held_out[given] = True
-        splitter.hold_out_all(clusters[given])
-        sieve.drop(np.isin(clusters, clusters[given]) & ~given, "stands in a given eval set too")
+    splitter.hold_out_all(clusters[held_out])
     strata = samples.column("stratum")
     for number, source in enumerate(samples.sources):
         if not source.is_given_eval:

@@ -75,6 +75,27 @@ def test_a_given_eval_set_is_used_whole_and_its_rows_are_not_trained_on(prepare,
     assert data.report["leakage"]["exact"]["count"] == 0
 
 
+def test_a_near_duplicate_of_a_given_eval_row_is_told_or_dropped_where_asked(prepare, caplog):
+    texts = [sentence(number, 60) for number in range(20)]
+    rows = [{"text": text} for text in texts]
+    given = [{"text": text + " and one more"} for text in texts[:5]]
+    told = prepare((rows,), (given, {"eval_share": 1}))
+    assert len(told.train) == 20 and told.report["leakage"]["near"]["count"] == 5
+    dropped = prepare((rows,), (given, {"eval_share": 1}), clean={"duplicates": "near"})
+    assert len(dropped.train) == 15 and dropped.report["leakage"]["near"]["count"] == 0
+    assert "near duplicate of a given eval row" in dropped.report["sources"][0]["dropped"]
+
+
+def test_nothing_left_to_train_on_is_told(prepare):
+    with pytest.raises(UserError, match="No row is left to train on"):
+        prepare((rows_of(range(5)),), (rows_of(range(5)), {"eval_share": 1}))
+
+
+def test_a_long_system_turn_makes_no_near_duplicates(prepare):
+    rows = [{**row, "system": sentence(7, 300)} for row in rows_of(range(30))]
+    assert prepare((rows,)).report["sources"][0]["duplicates"] == {"exact": 0, "near": 0}
+
+
 def test_near_duplicates_lie_on_one_side_of_the_split(prepare):
     rows = []
     for number in range(60):
