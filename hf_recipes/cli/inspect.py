@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -89,6 +90,10 @@ def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspecti
     loader = LoaderSettings.from_recipe(recipe.values)
     tokenizer = load_recipe_tokenizer(recipe.values)
     datasets = recipe.values["datasets"]
+    if recipe.get("streaming"):
+        logger.warning(
+            "streaming: true: what is shown is prepared as a whole; the run holds out other rows, in another order."
+        )
     data = prepare_data(datasets, tokenizer, **data_settings(recipe.values))
     encoder = Encoder(tokenizer, recipe.get("assistant_only_loss", True), recipe.get("mask_history", False))
     return inspect_data(

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Prepare the data and print its account."""
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
-    shard = parse_shard(options.shard) if options.shard else None
+    shard = parse_shard(options.shard) if options.shard is not None else None
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``I/N`` as (index, count); raises `UserError` unless 0 ≤ I < N."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if not found or not int(found[1]) < int(found[2]):
         raise UserError(f"--shard: '{text}' is not a shard: write I/N with I from 0 to N-1, such as 0/8.")
     return int(found[1]), int(found[2])

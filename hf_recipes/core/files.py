@@ -24,7 +24,14 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` so that a reader, or a machine that loses power, sees the old file or the new one, never half."""
+    """Write `text` so that a reader, or a machine that loses power, sees the old file or the new one, never half.
+
+    A link stays a link, and its target is written; a device or pipe, which cannot be replaced, is written to.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(staged, "w", encoding="utf-8") as file:

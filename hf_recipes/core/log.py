@@ -5,8 +5,23 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 logger = logging.getLogger("hf_recipes")
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[int, str]]]:
+    """Collect (level, message) of what is told within, so that it can be told again where the work is not repeated."""
+    told: list[tuple[int, str]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append((record.levelno, record.getMessage()))  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(handler)
 
 
 class _Formatter(logging.Formatter):

@@ -9,7 +9,7 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import BAD_ROWS, Ledger, Place
 from hf_recipes.data.reading.formats import detect_format
-from hf_recipes.data.reading.sources import SourceSpec, as_specs, find_files, read_rows, unique_labels
+from hf_recipes.data.reading.sources import SourceSpec, as_specs, find_files, read_rows, source_blocks, unique_labels
 
 FIRST_ROWS = 20
 Rows = Iterator[tuple[Place, dict[str, Any]]]
@@ -47,8 +47,17 @@ def open_source(spec: SourceSpec, ledger: Ledger) -> tuple[str, Rows]:
     if not first:
         raise UserError(f"No row of '{spec.path}' can be read: {ledger.reasons()}.")
     fields = [row for _, row in first]
-    for ours, theirs in spec.columns.items():
-        if not any(ours in row for row in fields):
-            keys = ", ".join(map(str, fields[0]))
-            raise UserError(f"'{spec.path}' has no column '{theirs}' to use as {ours}: its first row has {keys}.")
+    _check_columns(spec)
     return detect_format(fields, spec.path, spec.format), chain(first, rows)
+
+
+def _check_columns(spec: SourceSpec) -> None:
+    """Raise `UserError` for a column to rename that no first row has, before its name would be replaced."""
+    if not spec.columns:
+        return
+    rows = (row for block in source_blocks(spec) for _, row in block.rows())
+    first = [row for row in islice(rows, FIRST_ROWS) if isinstance(row, dict)]
+    for ours, theirs in spec.columns.items():
+        if not any(theirs in row for row in first):
+            keys = ", ".join(map(str, first[0]))
+            raise UserError(f"'{spec.path}' has no column '{theirs}' to use as {ours}: its first row has {keys}.")

@@ -177,6 +177,7 @@ def report_table(report: dict[str, Any]) -> str:
         "dropped",
         "cut",
         "shortened",
+        "samples",
         "not drawn",
         "eval",
         "train",
@@ -191,6 +192,7 @@ def report_table(report: dict[str, Any]) -> str:
             sum(reason["count"] for reason in source["dropped"].values()),
             source["truncated"],
             source["shortened"],
+            source["samples"],
             source["not_drawn"],
             source["eval"],
             source["train"],
@@ -225,6 +227,11 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
     ]
     if share["reached"] is not None:
         lines.append(f"general share by {share['unit']}: {share['reached']:.4f} reached, {share['asked']:g} asked")
+    lines += [
+        f"{source['source']}: {source['lost_answers']} answers of split rows did not fit and are left out"
+        for source in report["sources"]
+        if source["lost_answers"]
+    ]
     if report["end_of_turn"]:
         lines.append(f"assistant turns end with {report['end_of_turn']['text']}, which is learned")
     return lines

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.files import json_safe
+from hf_recipes.recipe.keys import MORE_KINDS
 
 STORED_TABLE = Path(__file__).with_name("key_table.json")
 _VERSIONED = ("transformers", "trl")
@@ -95,6 +96,7 @@ def _spec(owner: str, item: Any, hint: Any) -> KeySpec:
             choices.update(dict.fromkeys(str(option.value) for option in member))
         elif origin in _KINDS:
             kinds[_KINDS[origin]] = None
+    kinds.update(dict.fromkeys(MORE_KINDS.get(item.name, ())))
     help_text = " ".join(str(item.metadata.get("help", "")).replace("%%", "%").split())
     return KeySpec(item.name, owner, tuple(kinds), tuple(choices) or None, default, help_text)
 

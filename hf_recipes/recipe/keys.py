@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 Method = Literal["full", "lora", "dora", "qlora"]
 
+# Kinds of value a key may have besides its annotation's: `HfArgumentParser` knows no unions of three.
+MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list")}
+
 
 @dataclass
 class RecipeArguments:
@@ -42,8 +45,8 @@ class RecipeArguments:
     clean: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "Cleaning rules, all off by default: {html, unicode, control_characters, …, duplicates: "
-            "off|exact|near}; see docs/cleaning.md."
+            "help": "Cleaning rules, all off by default: on, a list of rules, or {html, unicode, control_characters, "
+            "…, duplicates: off|exact|near}; see docs/cleaning.md."
         },
     )
     mask_history: bool = field(

@@ -126,6 +126,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "gradient_accumulation_steps": (1, 1e6),
     "max_length": (8, 1e8),
     "num_processes": (1, 1e6),
+    "dataset_num_proc": (1, 1e4),
+    "max_repeats": (1, 1e6),
+    "seed": (0, 2**32 - 1),
+    "data_seed": (0, 2**32 - 1),
 }
 
 

@@ -45,7 +45,7 @@ def check_rows(recipe: Recipe) -> None:
         ("train_sampling_strategy: group_by_length", recipe.get("train_sampling_strategy") == "group_by_length"),
     ):
         if is_set:
-            raise UserError(f"streaming: true and {key} exclude each other, which needs all lengths: remove one.")
+            raise UserError(f"streaming: true and {key} exclude each other (it needs all lengths): remove one.")
     if recipe.get("dataloader_num_workers"):
         raise UserError("streaming: true counts rows in the training process: remove dataloader_num_workers.")
 

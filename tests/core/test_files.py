@@ -100,3 +100,14 @@ def test_sha256_of_file_is_that_of_its_bytes_around_the_buffer_size(tmp_path, si
     content = os.urandom(size)
     (tmp_path / "bytes").write_bytes(content)
     assert sha256_of_file(tmp_path / "bytes") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_link_stays_and_a_device_is_written_to(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_text(tmp_path / "pipe", "through")
+    assert os.read(reader, 100) == b"through"

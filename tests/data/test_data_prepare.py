@@ -208,3 +208,40 @@ def check_real_file(file, rows, tokenizer):
         text = tokenizer.decode(row["input_ids"])
         answers = [part.split(END)[0] for part in text.split("<|im_start|>assistant\n")[1:]]
         assert spans == [answer + END for answer in answers]
+
+
+def test_half_a_character_is_a_bad_row_and_no_crash(tmp_path, chatml):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(
+        '{"instruction": "a \\ud83d", "output": "b"}\n' + "".join(json.dumps(row) + "\n" for row in alpaca(9))
+    )
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"text": "half \\ud83d"}\n{"text": "whole"}\n')
+    sources = [{"path": str(file)}, {"path": str(texts), "role": "general"}]
+    report = prepare_data(sources, chatml, max_length=64, eval_share=0).report
+    for source in report["sources"]:
+        (reason,) = source["dropped"]
+        assert "half of a surrogate pair" in reason and source["dropped"][reason]["examples"][0]["row"] == 1
+
+
+def test_what_is_told_is_told_again_when_nothing_is_prepared_anew(files, chatml, caplog, tmp_path):
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="hf_recipes"):
+            prepare_data(files, chatml, max_length=64, general_share=0.5, cache_dir=tmp_path / "cache")
+        assert sum("is not reached" in record.message for record in caplog.records) == 1
+
+
+def test_a_cache_that_is_a_file_is_told(files, chatml, tmp_path):
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(UserError, match=r"data_cache_dir: .* is a file"):
+        prepare_data(files, chatml, max_length=64, cache_dir=tmp_path / "cache")
+
+
+def test_parts_of_one_row_are_no_near_duplicates(tmp_path, chatml, caplog):
+    file = write_rows(tmp_path / "rows.jsonl", [{"text": "word " * 600}, *({"text": f"short {n}"} for n in range(9))])
+    with caplog.at_level(logging.WARNING, logger="hf_recipes"):
+        report = prepare_data([{"path": str(file)}], chatml, max_length=32, overlong="split").report
+    assert not any("near duplicates" in record.message for record in caplog.records)
+    source = report["sources"][0]
+    assert source["samples"] > source["kept"] == 10 and "samples" in report_table(report)

@@ -156,18 +156,22 @@ def test_a_killed_preparation_leaves_only_whole_blocks(file, tmp_path, tokenizer
     assert ended.stdout.split() == ["85", "10"]
 
 
-@pytest.mark.parametrize("damage", ["cut samples", "empty account", "cut choice", "empty report"])
+@pytest.mark.parametrize("damage", ["cut samples", "other bytes", "empty account", "cut choice", "empty report"])
 def test_what_is_damaged_in_the_cache_is_made_again(file, chatml, tmp_path, encoded, damage):
     first = prepare(file, chatml, tmp_path / "cache")
     before = first.train.to_list()  # read now: what is mapped from a file that is cut cannot be read any more
     pattern, keep = {
         "cut samples": ("000003.arrow", 100),
+        "other bytes": ("000003.arrow", None),
         "empty account": ("000003.json", 0),
         "cut choice": ("samples.npz", 100),
         "empty report": ("report.json", 0),
     }[damage]
     (damaged,) = (tmp_path / "cache").rglob(pattern)
-    damaged.write_bytes(damaged.read_bytes()[:keep])
+    data = damaged.read_bytes()
+    damaged.write_bytes(
+        data[: len(data) // 2] + b"damage" + data[len(data) // 2 + 6 :] if keep is None else data[:keep]
+    )
     encoded.clear()
     assert prepare(file, chatml, tmp_path / "cache").train.to_list() == before
     assert len(encoded) == (1 if "000003" in pattern else 0)

@@ -44,7 +44,7 @@ class Selection:
 
 
 def select_samples(samples: Samples, settings: DataSettings, work_directory: Path) -> Selection:
-    """Choose among all samples. Takes about 100 bytes a sample, and on disk in `work_directory` the MinHash bands."""
+    """Choose among all samples. Takes about 190 bytes a sample, and 128 mapped from a file in `work_directory`."""
     keys = samples.column("key")
     bands = _bands_on_disk(samples, work_directory)
     near = near_clusters(bands, settings.clean.near_threshold)
@@ -59,7 +59,9 @@ def select_samples(samples: Samples, settings: DataSettings, work_directory: Pat
     held_out = _hold_out(sieve, settings, clusters, keys)
     train = np.flatnonzero(sieve.alive & ~held_out)
     if not len(train):
-        raise UserError("No row is left to train on: give more data, or a smaller eval_share.")
+        reasons = [(why, len(which)) for of_source in sieve.dropped for why, which in of_source.items()]
+        why = "; ".join(f"{count} × {reason}" for reason, count in reasons)
+        raise UserError(f"No row is left to train on ({why or 'all are held out'}): give other data.")
     mixture, train = _mix(samples, settings, train)
     order = shuffled(len(train), settings.seed)
     selection = Selection(train[order], np.flatnonzero(sieve.alive & held_out), sieve.dropped, duplicates, mixture)
@@ -97,8 +99,10 @@ def _from_given_eval(samples: Samples) -> Array:
 
 def _near_where_possible(samples: Samples, settings: DataSettings, near: Array) -> Array:
     """Near-duplicate clusters, or every sample by itself where rows are so alike that clusters cannot be split."""
+    first_part = samples.column("part") == 0
     for number, source in enumerate(samples.sources):
         inside = samples.numbers(number)
+        inside = inside[first_part[inside]]
         share = settings.eval_share if source.spec.eval_share is None else source.spec.eval_share
         if not 0 < share < 1 or len(inside) < 2:
             continue

@@ -51,7 +51,7 @@ def first_places(entry: Any, limit: int = 3) -> str:
 
 def source_table(report: Report) -> Table:
     """One line a source: what was read and what became of it."""
-    names = ["read", "kept", "truncated", "shortened", "eval", "not_drawn", "repeated", "train"]
+    names = ["read", "kept", "truncated", "shortened", "samples", "eval", "not_drawn", "repeated", "train"]
     used = [name for name in names if any(name in source for source in report["sources"])]
     headers = ["source", "role", "format", used[0], "dropped", "changed", *used[1:]]
     rows = []

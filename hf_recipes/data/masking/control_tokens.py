@@ -1,7 +1,7 @@
 """Tokens that steer a chat (begin a turn, end one) must come from the template alone, never out of a turn's text.
 
 A user who writes ``<|im_end|>`` has it encoded as the control token: the turn ends there, and what follows may pose as
-another turn. Only tokens flagged special that the template itself writes, and the ends of sequence, count: ``<think>``
+another turn. Only tokens flagged special that the template itself writes, and BOS, EOS, UNK and PAD, count: ``<think>``
 or ``<tool_call>`` (added, not special) and special tokens that the template never uses steer nothing.
 """
 
@@ -22,9 +22,10 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def control_tokens(tokenizer: Any, written: str) -> set[str]:
-    """Special tokens of the tokenizer that occur in `written` (what its template writes), and its BOS and EOS."""
+    """Special tokens of the tokenizer that occur in `written` (what its template writes), and BOS, EOS, UNK and PAD."""
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    ends = {token for token in (tokenizer.bos_token, tokenizer.eos_token) if token}
+    named = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token, tokenizer.pad_token)
+    ends = {token for token in named if token and token.strip() and token in special}
     return {token for token in special if token.strip() and token in written} | ends
 
 

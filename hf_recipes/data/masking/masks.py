@@ -18,6 +18,7 @@ from hf_recipes.data.masking.templates import ChatTemplate
 from hf_recipes.data.reading.formats import Example
 from hf_recipes.data.reading.turns import Message
 
+HALF_CHARACTER = "a text holds half of a surrogate pair, which is no character"
 IGNORED = -100  # the label PyTorch's cross entropy passes over
 
 
@@ -94,11 +95,12 @@ class Encoder:
         A conversation is a `BadRow` also when one of its texts holds a control token (`ChatTemplate.fit`).
         """
         results: list[Encoded | BadRow | None] = [None] * len(examples)
-        texts = [index for index, example in enumerate(examples) if example.text is not None]
-        for index, encoded in zip(
-            texts, self._encode_texts([examples[index].text or "" for index in texts]), strict=True
-        ):
+        texts = {index: example.text for index, example in enumerate(examples) if example.text is not None}
+        whole = {index: text for index, text in texts.items() if is_whole(text)}
+        for index, encoded in zip(whole, self._encode_texts(list(whole.values())), strict=True):
             results[index] = encoded
+        for index in texts.keys() - whole.keys():
+            results[index] = BadRow(HALF_CHARACTER)
         chats = [index for index, example in enumerate(examples) if example.text is None]
         for index, result in zip(chats, self._encode_chats([examples[index] for index in chats]), strict=True):
             results[index] = result
@@ -117,6 +119,8 @@ class Encoder:
         for (index, messages, _, trained), result in zip(fitted, found, strict=True):
             if isinstance(result, BadRow):
                 results[index] = result
+            elif not is_whole(result[0]):
+                results[index] = BadRow(HALF_CHARACTER)
             else:
                 flags = self.learned_turns(trained)
                 rows.append((index, *result, [f for f, m in zip(flags, messages, strict=True) if _is_answer(m)]))
@@ -174,6 +178,17 @@ class Encoder:
             whole = np.array(ids if ids and ids[-1] == eos else [*ids, eos], dtype=np.int32)
             encoded.append(Encoded(whole, whole.copy(), len(whole)))
         return encoded
+
+
+def is_whole(text: str) -> bool:
+    """Whether the text is made of whole characters; JSON may hold half of a surrogate pair, which has no encoding."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_answer(message: Message) -> bool:

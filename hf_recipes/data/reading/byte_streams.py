@@ -169,4 +169,5 @@ def guess_encoding(text: bytes) -> str | None:
 
 def _looks_like(file: Path, encoding: str) -> str:
     name = file.with_suffix("").name if file.suffix.lower() in PACKED else file.name
-    return f"it looks like {encoding}; convert it, e.g. iconv -f {encoding} -t UTF-8 {name} > utf8-{name}"
+    command = f"iconv -f {encoding} -t UTF-8 {name} > utf8-{name}"
+    return f"it may be {encoding} (a guess: look at the result); convert it, e.g. {command}"

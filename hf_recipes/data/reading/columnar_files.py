@@ -29,7 +29,13 @@ class ArrowBlock:
     def rows(self) -> Iterator[tuple[Place, RowOrFault]]:
         """Each row as a dict."""
         names = self.batch.schema.names
-        cells = zip(*(_values(column) for column in self.batch.columns), strict=True)
+        try:
+            columns = [_values(column) for column in self.batch.columns]
+        except (ValueError, OSError, OverflowError, MemoryError, IndexError):  # offsets or text that cannot be
+            raise UserError(
+                f"'{self.file}' is damaged from row {self.first} on: get or write the file again."
+            ) from None
+        cells = zip(*columns, strict=True)
         for number, row in enumerate(cells, self.first):
             yield Place(self.file, number), dict(zip(names, row, strict=True))
 

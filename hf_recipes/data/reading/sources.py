@@ -107,8 +107,8 @@ def _check_values(given: Mapping[str, Any], where: str) -> None:
                 f"{where}: {key} '{value}'{nearest(str(value), choices)} must be one of {', '.join(choices)}."
             )
     for key in ("name", "split", *ROW_FIELDS):
-        if not isinstance(given.get(key, ""), str):
-            raise UserError(f"{where}: {key} must be text, not {given[key]!r}.")
+        if not isinstance(given.get(key, "?"), str) or not given.get(key, "?").strip():
+            raise UserError(f"{where}: {key} must be a name, not {given[key]!r}.")
     files = given.get("data_files", ())
     if not isinstance(files, (str, list, tuple)) or not all(isinstance(file, str) for file in files):
         raise UserError(f"{where}: data_files must be a file name or a list of them, not {files!r}.")

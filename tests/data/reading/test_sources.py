@@ -35,7 +35,7 @@ from hf_recipes.data.reading.sources import (
         ({"path": "x", "data_files": 3}, "data_files must be"),
         ({"path": "x", "eval_share": 1.5}, "eval_share must be a number from 0 to 1"),
         ({"path": "x", "eval_share": True}, "eval_share must be a number from 0 to 1"),
-        ({"path": "x", "group_by": ["a"]}, "group_by must be text, not"),
+        ({"path": "x", "group_by": ["a"]}, "group_by must be a name, not"),
         ({"path": "x", "stratify": "a"}, r"unknown key 'stratify' \(did you mean 'stratify_by'\?\)"),
         ({"name": "x"}, "path must name"),
         ("x", "must be a mapping"),
