@@ -36,26 +36,27 @@ def check_bad_rows(bad_rows: str) -> None:
         raise UserError(f"bad_rows must be one of {', '.join(BAD_ROWS)}, not '{bad_rows}'.")
 
 
-def open_source(spec: SourceSpec, ledger: Ledger) -> tuple[str, Rows]:
-    """The format of a source and all its rows, of which only the first have been read when this returns.
+def open_source(spec: SourceSpec, ledger: Ledger, streaming: bool = False) -> tuple[str, Rows]:
+    """The format of a source and all its rows, of which only the first have been read when this returns; under
+    `streaming` a dataset on the Hub is read over the network as it is used.
 
     Raises:
         UserError: no row can be read, a column to rename is absent, or the format is unknown or not the one asked for.
     """
-    rows = read_rows(spec, ledger)
+    rows = read_rows(spec, ledger, streaming)
     first = list(islice(rows, FIRST_ROWS))
     if not first:
         raise UserError(f"No row of '{spec.path}' can be read: {ledger.reasons()}.")
     fields = [row for _, row in first]
-    _check_columns(spec)
+    _check_columns(spec, streaming)
     return detect_format(fields, spec.path, spec.format), chain(first, rows)
 
 
-def _check_columns(spec: SourceSpec) -> None:
+def _check_columns(spec: SourceSpec, streaming: bool) -> None:
     """Raise `UserError` for a column to rename that no first row has, before its name would be replaced."""
     if not spec.columns:
         return
-    rows = (row for block in source_blocks(spec) for _, row in block.rows())
+    rows = (row for block in source_blocks(spec, streaming) for _, row in block.rows())
     first = [row for row in islice(rows, FIRST_ROWS) if isinstance(row, dict)]
     for ours, theirs in spec.columns.items():
         if not any(theirs in row for row in first):

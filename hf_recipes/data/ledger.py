@@ -22,6 +22,12 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}:{self.row}"
 
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """The inverse of `str`, for the column ``row_id``."""
+        file, _, row = text.rpartition(":")
+        return cls(file, int(row))
+
 
 class BadRow(Exception):
     """A row that cannot be used.

@@ -56,7 +56,7 @@ def _source(samples: Samples, selection: Selection, number: int, sizes: Mapping[
         "role": source.spec.role,
         "format": source.format,
         "files": source.files,
-        "given_eval": source.is_given_eval,
+        "given_eval": source.spec.is_given_eval,
         **ledger.as_dict(),
         "duplicates": selection.duplicates[number],
         "train": len(train),
@@ -91,8 +91,7 @@ def _tally(samples: Samples, reason: str, numbers: Array) -> Tally:
 
 def place_of(samples: Samples, number: int) -> Place:
     """Where a sample's row lies."""
-    file, _, row = samples.dataset[number]["row_id"].rpartition(":")
-    return Place(file, int(row))
+    return Place.parse(samples.dataset[number]["row_id"])
 
 
 def _pair(samples: Samples, pair: tuple[int, int]) -> dict[str, str]:

@@ -93,9 +93,9 @@ def _in_processes(todo: _Todo, work: _Work, num_proc: int) -> None:
         for number, block in todo:
             waiting.add(pool.submit(_run, number, block))
             if len(waiting) >= num_proc * _WAITING_PER_PROCESS:
-                waiting = _collect(waiting, FIRST_COMPLETED)
+                waiting = _collect(waiting)
         while waiting:
-            waiting = _collect(waiting, FIRST_COMPLETED)
+            waiting = _collect(waiting)
     except BrokenProcessPool:
         raise UserError(
             "A process that prepares data was killed, most likely for memory: what is done is kept, so run the same "
@@ -105,8 +105,9 @@ def _in_processes(todo: _Todo, work: _Work, num_proc: int) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _collect(waiting: set[Future[None]], when: str) -> set[Future[None]]:
-    done, rest = wait(waiting, return_when=when)
+def _collect(waiting: set[Future[None]]) -> set[Future[None]]:
+    """Wait until one is done, raise what it raised, and return the others."""
+    done, rest = wait(waiting, return_when=FIRST_COMPLETED)
     for future in done:
         future.result()
     return rest

@@ -19,7 +19,7 @@ from tiny_models import make_tiny_llama
 from torch import nn
 from trl import SFTConfig
 
-from hf_recipes.data.batching.collate import EpochSampler, SupervisedCollator, length_grouped_order
+from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.models.lora import LoraSettings, attach_lora
 from hf_recipes.training.arguments import total_steps
@@ -255,18 +255,6 @@ def train_set(packed):
     return packed_dataset(rows, pack(sample_lengths(rows), LIMIT, 0)) if packed else rows
 
 
-class GroupingTrainer(SupervisedTrainer):
-    def _get_train_sampler(self, train_dataset=None):
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        lengths = sample_lengths(self.train_dataset)
-        return EpochSampler(
-            lambda epoch: length_grouped_order(lengths, len(lengths), 0, epoch),
-            len(lengths),
-            lambda: int(self.state.epoch or 0),
-        )
-
-
 def arguments(directory, *, batch, accumulation, strategy="random", epochs=3):
     return SFTConfig(
         output_dir=str(directory),
@@ -295,7 +283,7 @@ def make_trainer(rows, args, model=None, tokenizer=None):
     # SFTTrainer wants a processing class; nothing here is tokenised.
     tokenizer = tokenizer or transformers.PreTrainedTokenizerFast(tokenizer_object=_words(), pad_token="<pad>")
     collator = SupervisedCollator(pad_token_id=2)
-    return GroupingTrainer(
+    return SupervisedTrainer(
         model=model, args=args, data_collator=collator, train_dataset=rows, processing_class=tokenizer
     )
 

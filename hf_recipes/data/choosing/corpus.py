@@ -9,7 +9,7 @@ import numpy as np
 
 from hf_recipes.data.choosing.near_duplicates import near_repeats
 from hf_recipes.data.choosing.samples import Samples
-from hf_recipes.data.clean.corpus import balanced, length_outliers
+from hf_recipes.data.clean.corpus import balanced, length_outliers, repeats
 from hf_recipes.data.settings import DataSettings
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +56,7 @@ def drop_length_outliers(sieve: Sieve, settings: DataSettings) -> None:
     lengths, which = sieve.samples.column("row_tokens"), np.zeros(len(sieve.samples), bool)
     for number, source in enumerate(sieve.samples.sources):
         rows, tokens = source.account.lengths
-        if rows and not source.is_given_eval:
+        if rows and not source.spec.is_given_eval:
             inside = sieve.samples.numbers(number)
             which[inside] = length_outliers(lengths[inside], factor, mean=tokens / rows)
     sieve.drop(which, f"longer than {factor:g} × the mean length")
@@ -80,15 +80,15 @@ def drop_duplicates(
     samples = sieve.samples
     first_part = samples.column("part") == 0
     order = _first_parts_in_order(sieve, first_part)
-    repeats = {"exact": _repeats(exact, order)}
-    repeats["near"] = _near_repeats(near, bands, order[~repeats["exact"][order]], settings.clean.near_threshold)
+    again = {"exact": _repeats(exact, order)}
+    again["near"] = _near_repeats(near, bands, order[~again["exact"][order]], settings.clean.near_threshold)
     starts = samples.starts
     counts = [
-        {kind: int(which[starts[number] : starts[number + 1]].sum()) for kind, which in repeats.items()}
+        {kind: int(which[starts[number] : starts[number + 1]].sum()) for kind, which in again.items()}
         for number in range(len(samples.sources))
     ]
     for kind in _DROPPED_KINDS[settings.clean.duplicates]:
-        of_row = repeats[kind][first_part]
+        of_row = again[kind][first_part]
         sieve.drop(of_row[np.cumsum(first_part) - 1], f"{kind} duplicate of another row")
     return counts
 
@@ -96,7 +96,7 @@ def drop_duplicates(
 def _first_parts_in_order(sieve: Sieve, first_part: Array) -> Array:
     """The first samples of all rows that are in, domain before general; given eval sets stay as they are."""
     samples = sieve.samples
-    sources = [number for number, source in enumerate(samples.sources) if not source.is_given_eval]
+    sources = [number for number, source in enumerate(samples.sources) if not source.spec.is_given_eval]
     sources.sort(key=lambda number: samples.sources[number].spec.role != "domain")
     parts = [inside[first_part[inside]] for inside in map(sieve.inside, sources)]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
@@ -105,8 +105,7 @@ def _first_parts_in_order(sieve: Sieve, first_part: Array) -> Array:
 def _repeats(codes: Array, order: Array) -> Array:
     """Which samples have the code of one that comes earlier in `order`."""
     which = np.zeros(len(codes), bool)
-    which[order] = True
-    which[order[np.unique(codes[order], return_index=True)[1]]] = False
+    which[order] = repeats(codes[order])
     return which
 
 
@@ -124,7 +123,7 @@ def drop_for_balance(sieve: Sieve, settings: DataSettings) -> None:
     """Cut the classes of sources that name a field for it (``balance_by``) down to even numbers."""
     which, codes = np.zeros(len(sieve.samples), bool), sieve.samples.column("balance")
     for number, source in enumerate(sieve.samples.sources):
-        if source.spec.balance_by and not source.is_given_eval:
+        if source.spec.balance_by and not source.spec.is_given_eval:
             inside = sieve.inside(number)
             which[inside] = ~balanced(codes[inside], settings.seed)
     sieve.drop(which, "cut to balance its class")

@@ -35,11 +35,6 @@ class PreparedSource:
         """What became of its rows; to be asked when all blocks are done."""
         return self.store.account(self.label)
 
-    @property
-    def is_given_eval(self) -> bool:
-        """Whether it is an eval set of its own (``eval_share: 1``), used whole and as it is."""
-        return self.spec.eval_share == 1
-
 
 @dataclass(frozen=True)
 class Samples:

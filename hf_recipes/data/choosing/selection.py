@@ -15,7 +15,8 @@ from hf_recipes.data.choosing.leakage import Overlap, overlap
 from hf_recipes.data.choosing.near_duplicates import near_clusters
 from hf_recipes.data.choosing.samples import Samples
 from hf_recipes.data.choosing.split import Splitter, join_clusters
-from hf_recipes.data.mixing.mixture import Mixture, choose_mixture, shuffled, tell_short
+from hf_recipes.data.mixing.mixture import Mixture, choose_mixture, shuffled, tell_no_general, tell_short
+from hf_recipes.data.reading.sources import eval_share_of
 from hf_recipes.data.settings import DataSettings
 
 Array = np.ndarray[Any, Any]
@@ -93,7 +94,7 @@ def _parts_together(samples: Samples) -> Array:
 
 
 def _from_given_eval(samples: Samples) -> Array:
-    flags = [source.is_given_eval for source in samples.sources]
+    flags = [source.spec.is_given_eval for source in samples.sources]
     return np.repeat(np.array(flags, bool), np.diff(samples.starts))
 
 
@@ -135,22 +136,14 @@ def _hold_out(sieve: Sieve, settings: DataSettings, clusters: Array, keys: Array
     splitter = Splitter(len(samples), settings.seed)
     splitter.hold_out_all(clusters[held_out])
     strata = samples.column("stratum")
+    specs = [source.spec for source in samples.sources]
     for number, source in enumerate(samples.sources):
-        if not source.is_given_eval:
+        if not source.spec.is_given_eval:
             inside = sieve.inside(number)
             by = strata[inside] if source.spec.stratify_by else None
-            share = _eval_share(samples, number, settings)
+            share = eval_share_of(source.spec, specs, settings.eval_share)
             held_out[inside] = splitter.split(clusters[inside], keys[inside], share, by)
     return held_out
-
-
-def _eval_share(samples: Samples, number: int, settings: DataSettings) -> float:
-    """A source's own share; else none where its role has a given eval set; else the recipe's."""
-    spec = samples.sources[number].spec
-    if spec.eval_share is not None:
-        return spec.eval_share
-    has_given = any(source.is_given_eval and source.spec.role == spec.role for source in samples.sources)
-    return 0.0 if has_given else settings.eval_share
 
 
 def _mix(samples: Samples, settings: DataSettings, train: Array) -> tuple[Mixture | None, Array]:
@@ -159,15 +152,10 @@ def _mix(samples: Samples, settings: DataSettings, train: Array) -> tuple[Mixtur
     general = [
         number
         for number, source in enumerate(samples.sources)
-        if source.spec.role == "general" and not source.is_given_eval
+        if source.spec.role == "general" and not source.spec.is_given_eval
     ]
     if not general:
-        if settings.general_share > 0:
-            logger.info(
-                "No source has role: general, so general_share %g is ignored: general data mixed in keeps the model "
-                "from forgetting.",
-                settings.general_share,
-            )
+        tell_no_general(settings.general_share)
         return None, train
     if settings.general_share == 0:
         logger.warning("general_share is 0, so no row of the general sources is trained on.")

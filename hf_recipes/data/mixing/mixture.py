@@ -149,6 +149,16 @@ def check_max_repeats(max_repeats: int) -> None:
         )
 
 
+def tell_no_general(share: float) -> None:
+    """Say that a share asked for has nothing to be made of."""
+    if share > 0:
+        logger.info(
+            "No source has role: general, so general_share %g is ignored: general data mixed in keeps the model from "
+            "forgetting.",
+            share,
+        )
+
+
 def tell_short(mixture: Mixture, unit: str) -> None:
     """Tell rows used more than once; warn, with what is reached and how to change it, when there is too little."""
     times = f"{mixture.most_uses} times" if mixture.most_uses > 1 else "once"

@@ -107,9 +107,8 @@ class SourceExamples(_BaseExamplesIterable):
         for number in np.flatnonzero(leaked):
             ledger.samples -= 1
             if batch.column("part")[number].as_py() == 0:
-                file, _, row = batch.column("row_id")[number].as_py().rpartition(":")
                 ledger.kept -= 1
-                ledger.drop(Place(file, int(row)), BadRow(IN_EVAL_SET))
+                ledger.drop(Place.parse(batch.column("row_id")[number].as_py()), BadRow(IN_EVAL_SET))
         return np.flatnonzero(~(out | leaked))
 
     def shift_rngs(self, value: int) -> SourceExamples:

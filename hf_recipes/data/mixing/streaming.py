@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from datasets import Dataset, IterableDataset
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.data.check import FIRST_ROWS, open_source
+from hf_recipes.data.check import open_source
 from hf_recipes.data.clean.cleaner import Cleaner
 from hf_recipes.data.encode import RowEncoder
 from hf_recipes.data.fingerprint import fingerprint, tokenizer_fingerprint
@@ -26,6 +25,7 @@ from hf_recipes.data.masking.masks import Encoder
 from hf_recipes.data.masking.turn_end import end_of_turn_facts
 from hf_recipes.data.mixing.mixed_examples import Blend, SampleCounts
 from hf_recipes.data.mixing.mixed_stream import mixed_stream
+from hf_recipes.data.mixing.mixture import tell_no_general
 from hf_recipes.data.mixing.sample_sizes import row_size
 from hf_recipes.data.mixing.stream_source import (
     STREAM_BLOCKS,
@@ -35,12 +35,11 @@ from hf_recipes.data.mixing.stream_source import (
     SourceExamples,
     is_held_out,
 )
-from hf_recipes.data.reading.formats import detect_format
 from hf_recipes.data.reading.source_files import find_files
 from hf_recipes.data.reading.sources import (
     SourceSpec,
     as_specs,
-    read_rows,
+    eval_share_of,
     source_blocks,
     source_identity,
     unique_labels,
@@ -67,11 +66,6 @@ class StreamedSource:
     def spec(self) -> SourceSpec:
         """As the recipe has it."""
         return self.plan.spec
-
-    @property
-    def is_given_eval(self) -> bool:
-        """Whether it is an eval set as a whole."""
-        return self.spec.eval_share == 1
 
     @property
     def eval_rows(self) -> int:
@@ -133,7 +127,7 @@ def stream_data(
     sources = [
         _open(spec, label, specs, encoder, chosen) for spec, label in zip(specs, unique_labels(specs), strict=True)
     ]
-    trained = [source for source in sources if not source.is_given_eval]
+    trained = [source for source in sources if not source.spec.is_given_eval]
     if not any(source.spec.role == "domain" for source in trained):
         raise UserError("datasets: names no source of role domain to train on: all are given eval sets.")
     _tell_left_out(specs, chosen)
@@ -160,26 +154,10 @@ def _open(
     spec: SourceSpec, label: str, specs: Sequence[SourceSpec], encoder: Encoder, settings: DataSettings
 ) -> StreamedSource:
     cleaner = Cleaner(settings.clean, encoder.tokenizer.all_special_tokens)
-    plan = RowEncoder(spec, label, _format_of(spec, settings), encoder, cleaner, NoSignatures(), settings)
-    holding = Holding(_eval_share(spec, specs, settings), settings.seed)
+    source_format, _ = open_source(spec, Ledger(label, settings.bad_rows), streaming=True)
+    plan = RowEncoder(spec, label, source_format, encoder, cleaner, NoSignatures(), settings)
+    holding = Holding(eval_share_of(spec, specs, settings.eval_share), settings.seed)
     return StreamedSource(plan, holding, SourceAccount(Ledger(label, settings.bad_rows)), SampleCounts(), [])
-
-
-def _format_of(spec: SourceSpec, settings: DataSettings) -> str:
-    ledger = Ledger(spec.label, settings.bad_rows)
-    if find_files(spec) is not None:
-        return open_source(spec, ledger)[0]
-    first = [row for _, row in islice(read_rows(spec, ledger, streaming=True), FIRST_ROWS)]
-    if not first:
-        raise UserError(f"No row of '{spec.path}' can be read: {ledger.reasons()}.")
-    return detect_format(first, spec.path, spec.format)
-
-
-def _eval_share(spec: SourceSpec, specs: Sequence[SourceSpec], settings: DataSettings) -> float:
-    """A source's own share; else none where its role has a given eval set; else the recipe's."""
-    if spec.eval_share is not None:
-        return spec.eval_share
-    return 0.0 if any(other.eval_share == 1 and other.role == spec.role for other in specs) else settings.eval_share
 
 
 def _tell_left_out(specs: Sequence[SourceSpec], settings: DataSettings) -> None:
@@ -205,7 +183,7 @@ def _collect_eval(sources: Sequence[StreamedSource], eval_rows: int, settings: D
     holding = [source for source in sources if 0 < source.holding.share < 1]
     quota = -(-eval_rows // len(holding)) if holding else 0
     for source in sources:
-        source.eval_batches = list(_eval_batches(source, None if source.is_given_eval else quota))
+        source.eval_batches = list(_eval_batches(source, None if source.spec.is_given_eval else quota))
     batches = [batch for source in sources for batch in source.eval_batches]
     keys = np.unique(np.concatenate([np.empty(0, np.uint64), *(batch.column("key").to_numpy() for batch in batches)]))
     for source in sources:
@@ -235,14 +213,14 @@ def _eval_batches(source: StreamedSource, quota: int | None) -> Iterator[pa.Reco
             found += len(numbers)
             if len(numbers):
                 yield batch.take(pa.array(numbers))
-    if source.is_given_eval:
+    if source.spec.is_given_eval:
         source.account.ledger = ledger
 
 
 def _blend(trained: Sequence[StreamedSource], settings: DataSettings, buffer_size: int) -> Blend:
     general = [source.spec.role == "general" for source in trained]
-    if settings.general_share > 0 and not any(general):
-        logger.info("No source has role: general, so general_share %g is ignored.", settings.general_share)
+    if not any(general):
+        tell_no_general(settings.general_share)
     return Blend(
         names=[source.plan.label for source in trained],
         general=general,
@@ -274,7 +252,7 @@ def _report(sources: Sequence[StreamedSource]) -> dict[str, Any]:
     train = _sum(source.given for source in sources)
     general = _sum(source.given for source in sources if source.spec.role == "general")
     by = {name: part / train[name] if train[name] else 0.0 for name, part in general.items()}
-    has_general = any(source.spec.role == "general" and not source.is_given_eval for source in sources)
+    has_general = any(source.spec.role == "general" and not source.spec.is_given_eval for source in sources)
     return {
         "streaming": True,
         "sources": [_source_report(source) for source in sources],
@@ -297,7 +275,7 @@ def _source_report(source: StreamedSource) -> dict[str, Any]:
         "role": source.spec.role,
         "format": source.plan.format,
         "files": [{"path": str(file)} for file in find_files(source.spec) or ()],
-        "given_eval": source.is_given_eval,
+        "given_eval": source.spec.is_given_eval,
         **source.account.ledger.as_dict(),
         "held_out": source.account.held_out,
         "eval": source.eval_rows,

@@ -88,6 +88,11 @@ class SourceSpec:
         return cls(**given, data_files=(files,) if isinstance(files, str) else tuple(files))
 
     @property
+    def is_given_eval(self) -> bool:
+        """Whether it is an eval set of its own (``eval_share: 1``), used whole and as it is."""
+        return self.eval_share == 1
+
+    @property
     def label(self) -> str:
         """A short name: the file's name without its ending, or the dataset's name on the Hub."""
         if not looks_local(self.path):
@@ -146,6 +151,13 @@ def as_specs(datasets: Sequence[SourceSpec | Mapping[str, Any]]) -> list[SourceS
     if not any(spec.role == "domain" for spec in specs):
         raise UserError("datasets: names no source of role domain: give at least one file or dataset to learn from.")
     return specs
+
+
+def eval_share_of(spec: SourceSpec, specs: Sequence[SourceSpec], default: float) -> float:
+    """A source's own share; else none where its role has a given eval set among `specs`; else `default`."""
+    if spec.eval_share is not None:
+        return spec.eval_share
+    return 0.0 if any(other.is_given_eval and other.role == spec.role for other in specs) else default
 
 
 def unique_labels(specs: Sequence[SourceSpec]) -> list[str]:
