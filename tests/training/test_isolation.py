@@ -16,8 +16,8 @@ import torch
 import transformers
 from datasets import Dataset
 from tiny_models import make_tiny_llama
+from tiny_runs import tiny_arguments
 from torch import nn
-from trl import SFTConfig
 
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
@@ -256,25 +256,13 @@ def train_set(packed):
 
 
 def arguments(directory, *, batch, accumulation, strategy="random", epochs=3):
-    return SFTConfig(
-        output_dir=str(directory),
+    return tiny_arguments(
+        directory,
         num_train_epochs=epochs,
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=accumulation,
         train_sampling_strategy=strategy,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        disable_tqdm=True,
-        seed=0,
     )
 
 

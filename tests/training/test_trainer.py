@@ -6,6 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tiny_models import make_tiny_llama
+from tiny_runs import tiny_arguments
 from trl import SFTConfig, SFTTrainer
 
 from hf_recipes.data.batching.collate import SupervisedCollator
@@ -27,23 +28,8 @@ def rows():
 
 
 def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3):
-    args = SFTConfig(
-        output_dir=str(tmp_path),
-        max_steps=steps,
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        seed=0,
+    args = tiny_arguments(
+        tmp_path, max_steps=steps, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation
     )
     collator = SupervisedCollator(pad_token_id=2, return_attention_mask=trainer_class is SFTTrainer)
     trainer = trainer_class(
