@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from two_ranks import run_two_ranks
 
 from hf_recipes.core.events import read_events
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("watch_two_ranks.py")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """Both ranks' views of all scenarios: starting processes takes longer than the scenarios do."""
     directory = tmp_path_factory.mktemp("two-ranks")
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(SCRIPT), str(directory)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = [json.loads((directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    seen = run_two_ranks(SCRIPT, directory)
     return SimpleNamespace(directory=directory, seen=lambda name: (seen[0][name], seen[1][name]))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from two_ranks import leave_group
 from watch_helpers import (
     NAN_GRADIENT_ONLY,
     NAN_LOSS,
@@ -93,7 +92,7 @@ SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
 def main(output_dir: Path) -> None:
     torch.set_num_threads(1)
     seen = {name: scenario(output_dir / name) for name, scenario in SCENARIOS.items()}
-    (output_dir / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    leave_group(output_dir, seen)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from checkpoint_helpers import read_losses
+from two_ranks import run_two_ranks
 
 from hf_recipes.checkpoints.choose import last_good_checkpoint
 from hf_recipes.checkpoints.manifest import read_manifest, read_verified
@@ -20,23 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def two_ranks(output, mode):
-    environment = {
-        **os.environ,
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": f"{HERE.parents[1]}:{HERE}",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(HERE / "two_rank_train.py"), str(output), mode],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((output / f"rank{rank}-{mode}.json").read_text()) for rank in (0, 1)]
+    return run_two_ranks(HERE / "two_rank_train.py", output, mode)
 
 
 @pytest.fixture(scope="module")

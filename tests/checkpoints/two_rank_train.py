@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from checkpoint_helpers import LossRecorder, make_trainer
 from transformers import TrainerCallback
+from two_ranks import leave_group
 
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
@@ -39,7 +39,7 @@ def main(output: Path, mode: str) -> None:
     soft_and_hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft_and_hard[1], soft_and_hard[1]))
     seen = {"failed": keeper.failed, "step": trainer.state.global_step, "resumed": str(resume)}
-    (output / f"rank{rank}-{mode}.json").write_text(json.dumps(seen))
+    leave_group(output, seen)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ try:
 except UserError as error:
     print(f"refused: {error}")
 dist.barrier()
+dist.destroy_process_group()
 """
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from datasets import Dataset
 from tiny_models import make_tiny_llama
 from tiny_runs import tiny_arguments
 from torch import nn
+from two_ranks import leave_group, run_two_ranks
 
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
@@ -342,15 +341,7 @@ def test_steps_are_counted_in_packed_rows(batch, accumulation, epochs, tmp_path)
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     directory = tmp_path_factory.mktemp("two-ranks")
-    here = Path(__file__).resolve()
-    paths = os.pathsep.join([str(here.parents[2]), str(here.parents[1])])
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*command, str(here), str(directory)], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    return run_two_ranks(Path(__file__), directory)
 
 
 @pytest.mark.slow
@@ -381,7 +372,7 @@ def as_a_rank(directory):
         model = Meddler(model, lambda inputs: {**inputs, "use_cache": True})
     found = find_isolation(model, SAMPLE)
     seen |= {"one leaks": found.isolated, "told": str(found)}
-    (directory / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    leave_group(directory, seen)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from datasets import Dataset
 from mixed_stream_rows import EPOCH_ROWS, first_ids, mixture
 from mixed_stream_trainer import train
+from two_ranks import run_two_ranks
 
 from hf_recipes.data.mixing.mix import mix_datasets
 
@@ -42,14 +39,7 @@ def test_d7_a_trainer_reshuffles_a_mixed_dataset_every_epoch(tmp_path):
 
 @pytest.mark.slow
 def test_two_ranks_train_on_the_rows_of_one(tmp_path):
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(SCRIPT.parent)])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(SCRIPT)]
-    done = subprocess.run(
-        [*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    ranks = run_two_ranks(SCRIPT, tmp_path)
     # Step by step, both ranks' two rows are the next four of the stream.
     together = [
         row for step in range(0, len(ranks[0]), 2) for row in (*ranks[0][step : step + 2], *ranks[1][step : step + 2])
