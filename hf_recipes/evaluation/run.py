@@ -22,6 +22,7 @@ KEPT_ROWS = 64  # rows whose answers are written out, so that evaluation.json st
 
 TokeniseRows = Callable[[Path, Any], list[TokenisedRow]]
 LoadModel = Callable[[str, str | None, str], Any]
+LoadAdapter = Callable[[Any, Path], Any]
 
 
 def evaluate_with(
@@ -31,6 +32,7 @@ def evaluate_with(
     samples: int | None = None,
     max_new_tokens: int | None = None,
     load_model: LoadModel | None = None,
+    load_adapter: LoadAdapter | None = None,
 ) -> dict[str, Any]:
     """Compare base and tuned on the suite of the run's recipe; write and return ``evaluation.json``.
 
@@ -42,6 +44,7 @@ def evaluate_with(
         tokenise_rows: turns the file of general rows into token ids and labels with the run's tokenizer.
         samples, max_new_tokens: in place of the suite's.
         load_model: ``(name or path, revision, dtype name) -> model``; by default plain `from_pretrained`.
+        load_adapter: ``(model, directory) -> model with the adapter``; by default PEFT's.
 
     Raises:
         UserError: the recipe has no ``evaluation``, the suite is ill-formed, there is no result, or the base is absent.
@@ -55,7 +58,7 @@ def evaluate_with(
     general = _general_rows(suite, tokenise_rows, tokenizer)
     dtype = compute_dtype()
     scores: dict[str, Scores] = {}
-    for side, model in _sides(facts, result, dtype, load_model or load_causal_lm):
+    for side, model in _sides(facts, result, dtype, load_model or load_causal_lm, load_adapter or load_peft_adapter):
         logger.info(f"Evaluating {side}: {len(rows)} answers, loss on {len(general)} general rows ({dtype}).")
         scores[side] = evaluate_model(model, tokenizer, suite, general, rows)
     _warn_of_cut_answers(scores["tuned"], suite)
@@ -125,15 +128,13 @@ def _general_rows(suite: EvaluationSuite, tokenise_rows: TokeniseRows, tokenizer
 
 
 def _sides(
-    facts: dict[str, Any], result: Path, dtype: str, load_model: LoadModel
+    facts: dict[str, Any], result: Path, dtype: str, load_model: LoadModel, load_adapter: LoadAdapter
 ) -> Iterator[tuple[Literal["base", "tuned"], Any]]:
     """Yield the base, then the tuned model, with one model in memory at a time."""
     base = facts["base_model"]
     model = _ready(load_model(base["name_or_path"], base.get("revision"), dtype), result)
     if (result / "adapter_config.json").exists():
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, result)
+        model = load_adapter(model, result)
         with model.disable_adapter():
             yield "base", model
     else:
@@ -142,6 +143,13 @@ def _sides(
         gc.collect()
         model = _ready(load_model(str(result), None, dtype), result)
     yield "tuned", model
+
+
+def load_peft_adapter(model: Any, directory: Path) -> Any:
+    """The adapter of `directory` on `model`, as PEFT loads it."""
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(model, directory)
 
 
 def _ready(model: Any, result: Path) -> Any:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _LORA = re.compile(
     r"^(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
     r"|lora_magnitude_vector)(\.weight)?$"
 )
+_IA3 = re.compile(r"^(?P<module>.+)\.ia3_l$")
 _ROWS = re.compile(r"^(?P<module>.+)\.token_adapter\.trainable_tokens_delta$")
 _UNDERNEATH = re.compile(r"\.(token_adapter\.base_layer|base_layer|original_module)\.")
 
@@ -44,17 +46,30 @@ class LoraPair:
         return self.b.shape[0], self.a.shape[1]
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """A vector of (IA)³ on disk, which multiplies a layer's outputs or, in feed-forward layers, its inputs."""
+
+    vector: TensorEntry
+    of_inputs: bool
+
+    @property
+    def size(self) -> int:
+        return prod(self.vector.shape)
+
+
 @dataclass
 class Edit:
     """What an adapter says about one parameter, to be applied in this order.
 
     `base` stands for the base's own value (saved because the vocabulary was resized), `value` was trained in full,
-    `lora` is added, `bias` is added with its factor, `rows` replace the rows of `indices`.
+    `lora` is added, `scaling` multiplied, `bias` is added with its factor, `rows` replace the rows of `indices`.
     """
 
     base: TensorEntry | None = None
     value: TensorEntry | None = None
     lora: LoraPair | None = None
+    scaling: Scaling | None = None
     bias: tuple[TensorEntry, float] | None = None
     rows: TensorEntry | None = None
     indices: tuple[int, ...] = ()
@@ -68,7 +83,7 @@ class Edit:
     @property
     def is_trained(self) -> bool:
         """Whether it holds more than the base's own value."""
-        return bool(self.value or self.lora or self.bias or self.rows)
+        return bool(self.value or self.lora or self.scaling or self.bias or self.rows)
 
 
 @dataclass(frozen=True)
@@ -134,9 +149,12 @@ def read_edits(entries: Iterable[TensorEntry], config: Mapping[str, Any]) -> dic
     """
     edits: dict[str, Edit] = {}
     pairs: dict[str, dict[str, TensorEntry]] = {}
+    is_ia3 = config.get("peft_type") == "IA3"
     for entry in entries:
         name = entry.name.removeprefix(_PREFIX)
-        if match := _LORA.match(name):
+        if is_ia3 and (match := _IA3.match(name)):
+            _edit(edits, f"{match['module']}.weight", entry).scaling = _scaling(match["module"], entry, config)
+        elif not is_ia3 and (match := _LORA.match(name)):
             pairs.setdefault(match["module"], {})[match["part"]] = entry
         elif match := _ROWS.match(name):
             edit = _edit(edits, f"{match['module']}.weight", entry)
@@ -160,7 +178,7 @@ def _read_full_tensor(edits: dict[str, Edit], name: str, entry: TensorEntry, con
     PEFT saves embeddings that were resized or targeted, and names what lies under a wrapper ``base_layer`` or
     ``original_module``; a trained bias lies under the wrapper too.
     """
-    if "lora_" in name or "trainable_tokens" in name or not entry.dtype.startswith(("F", "BF")):
+    if any(part in name for part in ("lora_", "ia3_", "trainable_tokens")) or not entry.dtype.startswith(("F", "BF")):
         raise UserError(f"Adapter tensor '{entry.name}' is of a kind that is not known here: nothing was merged.")
     parameter = _UNDERNEATH.sub(".", name).replace(".modules_to_save.", ".")
     trained_bias = name.endswith(".bias") and config.get("bias") in ("all", "lora_only")
@@ -192,6 +210,20 @@ def _token_indices(module: str, entry: TensorEntry, config: Mapping[str, Any]) -
             "(trainable_token_indices): the two files do not belong together."
         )
     return tuple(given)
+
+
+def _scaling(module: str, entry: TensorEntry, config: Mapping[str, Any]) -> Scaling:
+    """Whether a vector is one of inputs, is decided by its module's name, as in `peft.IA3Model`."""
+    if len(entry.shape) != 2:
+        raise UserError(f"'{entry.name}' has {len(entry.shape)} dimensions: IA3 on convolutions is not merged here.")
+    named = config.get("feedforward_modules") or ()
+    of_inputs = bool(re.fullmatch(named, module)) if isinstance(named, str) else module.endswith(tuple(named))
+    if entry.shape[0 if of_inputs else 1] != 1:
+        raise UserError(
+            f"'{entry.name}' has shape {list(entry.shape)}, but by {CONFIG_NAME} (feedforward_modules) it scales the "
+            f"{'inputs' if of_inputs else 'outputs'} of its layer: the two files do not belong together."
+        )
+    return Scaling(entry, of_inputs)
 
 
 def _read_pair(edits: dict[str, Edit], module: str, parts: dict[str, TensorEntry], config: Mapping[str, Any]) -> None:

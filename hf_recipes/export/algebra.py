@@ -1,9 +1,9 @@
-"""The arithmetic of a LoRA merge on plain tensors: products and sums in fp32, one rounding to the target dtype.
+"""The arithmetic of a merge on plain tensors: products and sums in fp32, one rounding to the target dtype.
 
 The operations and their order are those of PEFT's default merge (`safe_merge=False`) on a CPU, so results agree to the
-bit: `peft/tuners/lora/layer.py` (`get_delta_weight`) and `variants.py` (`DoraLinearVariant`). One exception: over a
-16-bit base PEFT rounds the update of an embedding (and of MiCA) before it adds it; here there is one rounding for all,
-which is also what the live adapter computes.
+bit: `peft/tuners/lora/layer.py` (`get_delta_weight`), `variants.py` (`DoraLinearVariant`), `ia3/layer.py`.
+One exception: over a 16-bit base PEFT rounds the update of an embedding (and of MiCA) before it adds it; here there is
+one rounding for all, which is also what the live adapter computes.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ def merge_lora(weight: Tensor, update: LoraUpdate, dtype: torch.dtype) -> Tensor
     factor = (update.magnitude.float() / torch.linalg.norm(by_output, dim=1)).view(-1, 1)
     del by_output
     return (change.add_(weight).mul_(factor.T if update.transposed else factor)).to(dtype)
+
+
+def merge_scaling(tensor: Tensor, vector: Tensor, dimension: int, dtype: torch.dtype) -> Tensor:
+    """`tensor` with slice ``i`` along `dimension` multiplied by element ``i`` of `vector`, rounded once ((IA)³: Liu et
+    al. 2022, arXiv:2205.05638)."""
+    shape = [1] * tensor.dim()
+    shape[dimension] = -1
+    return (tensor.float() * vector.float().reshape(shape)).to(dtype)
 
 
 def merge_bias(bias: Tensor, lora_bias: Tensor, scale: float, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Merge a LoRA adapter into its base: tensor by tensor, whole or not at all, and proven."""
+"""Merge a LoRA or (IA)³ adapter into its base: tensor by tensor, whole or not at all, and proven."""
 
 from __future__ import annotations
 
@@ -89,11 +89,12 @@ def merge_adapter(
     overwrite: bool = False,
     allow_other_base: bool = False,
 ) -> MergeReport:
-    """Merge a PEFT LoRA adapter (rsLoRA, DoRA, trained modules, tokens and biases included) into its 16-bit base.
+    """Merge a PEFT adapter into its 16-bit base: LoRA (rsLoRA, DoRA, trained modules, tokens and biases included) or
+    (IA)³.
 
-    ``W' = W + scale·B·A`` in fp32, rounded once to `dtype`. Memory is that of a few tensors. The base's files keep
-    their division into shards; unchanged tensors are copied as bytes when the dtype stays. Tokenizer, chat template and
-    generation config are those in the adapter's directory.
+    ``W' = W + scale·B·A``, or the rows or columns of ``W`` times a vector, in fp32, rounded once to `dtype`. Memory is
+    that of a few tensors. The base's files keep their division into shards; unchanged tensors are copied as bytes when
+    the dtype stays. Tokenizer, chat template and generation config are those in the adapter's directory.
 
     Args:
         adapter: directory with ``adapter_config.json`` and ``adapter_model.safetensors`` (a Trainer's checkpoint too).
@@ -157,9 +158,9 @@ def _check_values(adapter: Adapter) -> None:
 
     check_finite(adapter)
     if is_untrained(adapter):
+        sign = "vectors are one" if adapter.config.get("peft_type") == "IA3" else "B matrices are zero"
         raise CheckFailed(
-            f"{adapter.directory} changes nothing: all its B matrices are zero, as before the first step; "
-            "nothing was merged"
+            f"{adapter.directory} changes nothing: all its {sign}, as before the first step; nothing was merged"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which adapters can be merged by plain LoRA algebra; every other is refused by its name."""
+"""Which adapters can be merged by plain algebra, LoRA and (IA)³; every other is refused by its name."""
 
 from __future__ import annotations
 
@@ -44,6 +44,24 @@ UNDERSTOOD = frozenset(
         "lora_ga_config",
     ]
 )
+# The same for `IA3Config`.
+UNDERSTOOD_IA3 = frozenset(
+    [
+        "auto_mapping",
+        "base_model_name_or_path",
+        "exclude_modules",
+        "fan_in_fan_out",
+        "feedforward_modules",
+        "inference_mode",
+        "init_ia3_weights",
+        "modules_to_save",
+        "peft_type",
+        "peft_version",
+        "revision",
+        "target_modules",
+        "task_type",
+    ]
+)
 # What is wrong with the others: their names, and why plain algebra would give another model.
 REFUSED = {
     "alora_invocation_tokens": "aLoRA acts only after its invocation tokens, which no merged weight can do",
@@ -63,7 +81,7 @@ _KIND_TO_BASE = ("gaussian", "eva", "orthogonal", "mica", "true", "false")
 
 
 def refuse_unsupported(config: dict[str, Any], where: str) -> None:
-    """Raise `UserError` unless the adapter of this ``adapter_config.json`` is one whose merge is plain LoRA algebra.
+    """Raise `UserError` unless the adapter of this ``adapter_config.json`` is one whose merge is plain algebra.
 
     Args:
         config: the parsed file.
@@ -72,10 +90,14 @@ def refuse_unsupported(config: dict[str, Any], where: str) -> None:
     kind = config.get("peft_type")
     if kind in _NOTHING_TO_MERGE:
         raise UserError(f"{where} is a {kind} adapter: it changes no weight, so serve it beside its base, unmerged.")
-    if kind != "LORA":
+    if str(kind).endswith("BOTTLENECK"):
+        raise UserError(
+            f"{where} is a bottleneck adapter: it is not linear, so it has nothing to merge: serve it beside its base."
+        )
+    if kind not in ("LORA", "IA3"):
         raise UserError(f"{where} is a {kind} adapter, which is not merged here: use peft's merge_and_unload for it.")
     for key, value in config.items():
-        if not value or key in UNDERSTOOD:
+        if not value or key in (UNDERSTOOD if kind == "LORA" else UNDERSTOOD_IA3):
             continue
         reason = REFUSED.get(key, "this method is not known here")
         raise UserError(f"{where} cannot be merged ({key} is set): {reason}; use the adapter unmerged, through peft.")

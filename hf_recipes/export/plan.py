@@ -8,7 +8,7 @@ from math import prod
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import TensorEntry, TensorSpec
-from hf_recipes.export.adapter import Adapter, Edit, LoraPair
+from hf_recipes.export.adapter import Adapter, Edit
 from hf_recipes.export.base import BaseModel, BaseTensor, config_parts
 from hf_recipes.export.heads import new_head_names
 from hf_recipes.export.ties import group_edits, tied_parameters
@@ -37,8 +37,14 @@ class Output:
         return self.edit is not None and self.source is self.edit.value
 
     @property
+    def scaled_dimension(self) -> int:
+        """The dimension of the tensor along which an (IA)³ vector lies."""
+        assert self.edit and self.edit.scaling, self.spec.name
+        return int(self.edit.scaling.of_inputs != self.transposed)
+
+    @property
     def start(self) -> BaseTensor:
-        """The tensor on disk that LoRA or rows are applied to."""
+        """The tensor on disk that LoRA, a vector or rows are applied to."""
         edit = self.edit or Edit()
         return edit.value or edit.base or self.source
 
@@ -102,7 +108,7 @@ def _place(adapter: Adapter, base: BaseModel) -> tuple[dict[str, Edit], dict[str
     extra: dict[str, dict[str, Edit]] = {}
     untied = False
     heads = new_head_names(adapter, base.tensors)
-    edits = {name: edit for name, edit in adapter.edits.items() if name not in heads}
+    edits = {name: edit for name, edit in adapter.edits.items() if name not in heads} | _scaled_biases(adapter, base)
     for members in _tied_groups(edits, base):
         own, same = group_edits(members, edits)
         stored = next(name for member in members if (name := base_name(member, base.tensors)))
@@ -120,6 +126,20 @@ def _place(adapter: Adapter, base: BaseModel) -> tuple[dict[str, Edit], dict[str
         _refuse_unmatched(adapter, base, unmatched)
     placed |= {str(base_name(parameter, base.tensors)): edit for parameter, edit in edits.items()}
     return placed, extra, untied
+
+
+def _scaled_biases(adapter: Adapter, base: BaseModel) -> dict[str, Edit]:
+    """What multiplies a layer's outputs multiplies its bias too, of which the adapter says nothing."""
+    biases = {
+        f"{parameter.removesuffix('weight')}bias": edit
+        for parameter, edit in adapter.edits.items()
+        if edit.scaling and not edit.scaling.of_inputs
+    }
+    return {
+        name: Edit(scaling=edit.scaling, names=edit.names)
+        for name, edit in biases.items()
+        if base_name(name, base.tensors)
+    }
 
 
 def _refuse_unmatched(adapter: Adapter, base: BaseModel, unmatched: list[str]) -> None:
@@ -160,21 +180,29 @@ def _touches_vocabulary(parameter: str, edit: Edit, base: BaseModel) -> bool:
 
 
 class _Transposed:
-    """Whether a weight is laid out (inputs, outputs): told by its shape, and for square ones by the adapter's config,
-    which PEFT corrects for the layers it finds (`Conv1D` or `Linear`) before it saves it."""
+    """Whether a weight is laid out (inputs, outputs): told by its shape, and where both layouts fit by the adapter's
+    config, which PEFT corrects for the layers it finds (`Conv1D` or `Linear`) before it saves it."""
 
     def __init__(self, adapter: Adapter) -> None:
         self.configured = bool(adapter.config.get("fan_in_fan_out"))
 
-    def __call__(self, name: str, shape: tuple[int, ...], pair: LoraPair) -> bool:
-        outputs, inputs = pair.outputs_inputs
-        fits = [shape == (outputs, inputs), shape == (inputs, outputs)]
+    def __call__(self, name: str, shape: tuple[int, ...], edit: Edit) -> bool:
+        if edit.lora:
+            outputs, inputs = edit.lora.outputs_inputs
+            fits = [shape == (outputs, inputs), shape == (inputs, outputs)]
+            does = f"makes {[outputs, inputs]}"
+        elif edit.scaling and len(shape) == 2:  # not a bias
+            sizes = reversed(shape) if edit.scaling.of_inputs else shape
+            fits = [size == edit.scaling.size for size in sizes]
+            does = f"scales {edit.scaling.size} {'inputs' if edit.scaling.of_inputs else 'outputs'}"
+        else:
+            return False
         if not any(fits):
             raise UserError(
-                f"'{name}' of the base has shape {list(shape)}, but the adapter's '{pair.a.name}' and '{pair.b.name}' "
-                f"make {[outputs, inputs]}: it belongs to another base."
+                f"'{name}' of the base has shape {list(shape)}, but the adapter's {', '.join(edit.names)} {does}: it "
+                "belongs to another base."
             )
-        if pair.embedding:
+        if edit.lora and edit.lora.embedding:
             return True
         return self.configured if all(fits) else fits[1]
 
@@ -186,9 +214,9 @@ def _output(name: str, source: BaseTensor, edit: Edit | None, dtype: str, transp
     start = edit.value or edit.base or source
     _check_shape(name, source, start)
     _check_small_parts(name, start, edit)
-    if edit.lora and (edit.value or edit.rows):
-        raise UserError(f"'{name}' has both LoRA and trained values ({', '.join(edit.names)}): not merged here.")
-    flipped = edit.lora is not None and transposed(name, start.shape, edit.lora)
+    if (edit.lora or edit.scaling) and (edit.value or edit.rows):
+        raise UserError(f"'{name}' has both an update and trained values ({', '.join(edit.names)}): not merged here.")
+    flipped = transposed(name, start.shape, edit)
     return Output(replace(spec, shape=start.shape), source, source.file.name, edit, flipped)
 
 
@@ -220,6 +248,8 @@ def _check_small_parts(name: str, start: BaseTensor, edit: Edit) -> None:
         fits = edit.bias[0].shape == start.shape
     if edit.rows:
         fits = edit.rows.shape[1:] == start.shape[1:] and all(0 <= index < start.shape[0] for index in edit.indices)
+    if edit.scaling:
+        fits = len(start.shape) == 2 or start.shape == (edit.scaling.size,)
     if edit.lora and edit.lora.magnitude:
         fits = edit.lora.magnitude.shape == (edit.lora.outputs_inputs[0],)
     if not fits:

@@ -75,6 +75,8 @@ def _error(output: Output, value: torch.Tensor) -> float:
         return 0.0 if torch.equal(value, expected) else float("inf")
     if edit and edit.lora:
         return _lora_error(output, start, value)
+    if edit and edit.scaling:
+        return _scaling_error(output, start, value, edit.scaling.vector.load())
     return 0.0 if torch.equal(value, start.to(value.dtype)) else float("inf")
 
 
@@ -94,6 +96,19 @@ def _lora_error(output: Output, start: torch.Tensor, value: torch.Tensor) -> flo
             factor = (update.magnitude[rows].float() / expected.norm(dim=1))[:, None]
             expected, room = expected * factor, room * factor.abs()
         worst = max(worst, _share(value[rows], expected, room))
+    return worst
+
+
+def _scaling_error(output: Output, start: torch.Tensor, value: torch.Tensor, vector: torch.Tensor) -> float:
+    """In fp64, which holds the product of two fp32 values exactly; the merge rounds it to fp32 first."""
+    shape = [1] * start.dim()
+    shape[output.scaled_dimension] = -1
+    factors = torch.atleast_2d(vector.double().reshape(shape).expand_as(start))
+    start, value = torch.atleast_2d(start, value)
+    worst = 0.0
+    for rows in blocks(*value.shape):
+        expected = start[rows].double() * factors[rows]
+        worst = max(worst, _share(value[rows], expected, torch.finfo(torch.float32).eps * expected.abs()))
     return worst
 
 

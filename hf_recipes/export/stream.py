@@ -10,7 +10,7 @@ import torch
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import SafetensorsWriter, tensor_bytes, torch_dtype
 from hf_recipes.export.adapter import Adapter, Edit
-from hf_recipes.export.algebra import LoraUpdate, merge_bias, merge_lora, put_rows
+from hf_recipes.export.algebra import LoraUpdate, merge_bias, merge_lora, merge_scaling, put_rows
 from hf_recipes.export.plan import MergePlan, Output
 
 
@@ -32,14 +32,19 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def is_untrained(adapter: Adapter) -> bool:
-    """Whether the adapter is as it was initialised: nothing but LoRA, and one half of every pair all zero."""
-    for edit in adapter.edits.values():
-        if edit.lora is None or edit.value or edit.rows or edit.lora.magnitude or edit.bias:
-            return False
-        fresh = edit.lora.a if edit.lora.embedding else edit.lora.b
-        if fresh.load().any():
-            return False
-    return True
+    """Whether the adapter is as it was initialised: nothing but pairs with one half all zero and vectors of ones."""
+    return all(_is_untrained(edit) for edit in adapter.edits.values())
+
+
+def _is_untrained(edit: Edit) -> bool:
+    if edit.value or edit.rows or edit.bias:
+        return False
+    if edit.scaling:
+        return bool((edit.scaling.vector.load() == 1).all())
+    if edit.lora is None or edit.lora.magnitude:
+        return False
+    fresh = edit.lora.a if edit.lora.embedding else edit.lora.b
+    return not fresh.load().any()
 
 
 def write_tensors(plan: MergePlan, directory: Path) -> list[str]:
@@ -79,6 +84,8 @@ def merged_value(output: Output, source: torch.Tensor, dtype: torch.dtype) -> to
     start = source if output.start is output.source else output.start.load()
     if edit.lora:
         return merge_lora(start, load_update(output), dtype)
+    if edit.scaling:
+        return merge_scaling(start, edit.scaling.vector.load(), output.scaled_dimension, dtype)
     if edit.bias:
         return merge_bias(start, edit.bias[0].load(), edit.bias[1], dtype)
     if edit.rows:

@@ -45,10 +45,10 @@ def tied_parameters(directory: Path, config: Mapping[str, Any]) -> dict[str, str
 def group_edits(members: list[str], edits: Mapping[str, Edit]) -> tuple[dict[str, Edit], bool]:
     """The edit of each member of a tied group, and whether all are still the same, so that one tensor will do.
 
-    What the live adapter computes: a wrapper with LoRA or a trained copy sits on one module, and the tensor under it
-    stays tied; so the other modules keep the base's values. (PEFT's own merge writes into the shared tensor, so the
-    update also reaches modules that never saw it, twice where both have one.) Trained token rows are different: PEFT
-    lets tied heads follow the embedding's rows.
+    What the live adapter computes: a wrapper with LoRA, a vector or a trained copy sits on one module, and the tensor
+    under it stays tied; so the other modules keep the base's values. (PEFT's own merge writes into the shared tensor,
+    so the update also reaches modules that never saw it, twice where both have one.) Trained token rows are different:
+    PEFT lets tied heads follow the embedding's rows.
 
     Args:
         members: names of the group, the embedding (the source of the tie) first.
@@ -70,6 +70,7 @@ def _same_edit(one: Edit, other: Edit) -> bool:
     same_rows = one.indices == other.indices and _same_tensor(one.rows, other.rows)
     return (
         same_rows
+        and one.scaling == other.scaling
         and _same_tensor(one.value or one.base, other.value or other.base)
         and _same_lora(one.lora, other.lora)
     )

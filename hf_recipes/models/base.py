@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.core.errors import UserError
-from hf_recipes.core.ranks import world_size
+from hf_recipes.core.dtypes import canonical_dtype_name
+from hf_recipes.models.placement import device_map_for
+from hf_recipes.models.soundness import check_vocabulary as check_vocabulary
 from hf_recipes.models.source import ModelSource, one_sentence
+from hf_recipes.models.stored import cast_unquantized, stored_quantization
 
 if TYPE_CHECKING:
-    from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 AUTO_CLASSES = {"causal_lm": "AutoModelForCausalLM", "sequence_classification": "AutoModelForSequenceClassification"}
 
@@ -20,17 +21,18 @@ def load_base(
     *,
     dtype: str,
     task: str = "causal_lm",
-    quantization: BitsAndBytesConfig | None = None,
+    quantization: Any = None,
     **arguments: Any,
 ) -> PreTrainedModel:
     """Load a base model.
 
     Args:
         source: From `find_model`.
-        dtype: ``bfloat16``, ``float16`` or ``float32``.
+        dtype: ``bf16``, ``fp16`` or ``fp32`` in any spelling.
         task: A key of `AUTO_CLASSES`.
-        quantization: For 4-bit bases.
+        quantization: From `quantized.choose_quantization`; None loads the base as it is stored.
         arguments: Passed on to ``from_pretrained`` (``attn_implementation``, ``trust_remote_code``, ``num_labels`` …).
+            A ``device_map`` that would spread the model under a launcher is left out, and this is told.
 
     Raises:
         UserError: it cannot be found, reached or loaded.
@@ -38,40 +40,26 @@ def load_base(
     import torch
     import transformers
 
+    given = {key: value for key, value in arguments.items() if value is not None}
+    hub = {key: given[key] for key in ("token", "cache_dir", "local_files_only") if key in given}
+    stored = stored_quantization(source, **hub)
+    quantized = quantization is not None or stored is not None
+    device_map = device_map_for(given.pop("device_map", None), quantized=quantized)
     if source.gguf_file:
         # Left packed, a GGUF base can neither be trained in full nor saved.
-        arguments["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        quantization = transformers.GgufConfig(dequantize=True)
     if quantization is not None:
-        arguments["quantization_config"] = quantization
-        arguments["device_map"] = {"": _rank_device()}
+        given["quantization_config"] = quantization
+    torch_dtype = getattr(torch, canonical_dtype_name(dtype))
     with one_sentence(source):
         model = getattr(transformers, AUTO_CLASSES[task]).from_pretrained(
             source.name_or_path,
-            dtype=getattr(torch, dtype),
+            dtype=torch_dtype,
+            device_map=device_map,
             **source.load_arguments(),
-            **{key: value for key, value in arguments.items() if value is not None},
+            **given,
         )
-    if source.gguf_file:
-        model.hf_quantizer = None
-        del model.config.quantization_config
+    if stored is not None and stored.get("quant_method") == "bitsandbytes":
+        cast_unquantized(model, torch_dtype)
     model.config.use_cache = False  # no cache in training; restored for generation by `generate` itself
     return model
-
-
-def _rank_device() -> str:
-    """One device a rank: a device map that spreads a model over cards breaks distributed launches."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "cpu"
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if world_size() > 1 else f"cuda:{torch.cuda.current_device()}"
-
-
-def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Stop when the tokenizer knows tokens the embedding has no row for (an index error deep inside, otherwise)."""
-    rows = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
-        raise UserError(
-            f"The tokenizer has {len(tokenizer)} tokens, the model's embedding only {rows} rows: use the tokenizer "
-            "that belongs to the model."
-        )

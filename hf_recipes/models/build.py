@@ -1,21 +1,44 @@
-"""Model and tokenizer in one call, ready for any Trainer."""
+"""Model and tokenizer in one call, ready for any Trainer: `build_model` and one function for each method."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.dtypes import canonical_dtype_name
-from hf_recipes.models.base import check_vocabulary, load_base
-from hf_recipes.models.lora import DEFAULT_TARGETS, LoraSettings, attach_lora
+from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.models.base import load_base
 from hf_recipes.models.precision import choose_precision, detect_hardware
-from hf_recipes.models.qlora import freeze_quantized, nf4_config
-from hf_recipes.models.source import find_model
+from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized
+from hf_recipes.models.soundness import tell_soundness
+from hf_recipes.models.source import ModelSource, find_model, one_sentence
+from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# What `from_pretrained` takes besides the fields of the model's config.
+LOAD_ARGUMENTS = (
+    "attn_implementation",
+    "cache_dir",
+    "device_map",
+    "distributed_config",
+    "experts_implementation",
+    "force_download",
+    "local_files_only",
+    "max_memory",
+    "offload_folder",
+    "subfolder",
+    "token",
+    "tp_plan",
+    "trust_remote_code",
+    "use_kernels",
+    "use_safetensors",
+    "variant",
+)
 
 
 def build_model(
@@ -27,101 +50,208 @@ def build_model(
         name_or_path: Directory, ``.gguf`` file or Hub name.
         dtype: ``bf16``, ``fp16``, ``fp32`` in any spelling; ``auto`` is fp32, the master weights of a full fine-tune.
         revision: Hub revision.
-        arguments: Passed to ``from_pretrained`` (``attn_implementation``, ``trust_remote_code`` …).
+        arguments: For ``from_pretrained`` (``attn_implementation``, ``trust_remote_code`` …) or fields of the model's
+            config.
 
     Raises:
-        UserError: the model cannot be found or loaded, or tokenizer and embedding do not fit.
+        UserError: the model cannot be found or loaded, its weights are stored quantised and cannot be trained, an
+            argument is unknown, or tokenizer and embedding do not fit.
     """
-    return _load(name_or_path, _dtype("full", dtype), revision, arguments)
+    return _load("full", name_or_path, dtype, revision, _load_arguments(find_model(name_or_path, revision), arguments))
+
+
+def build_partial_model(
+    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model of which only some layers or modules are trained, and its tokenizer.
+
+    Args:
+        name_or_path, dtype, revision: As in `build_model`; in a 16-bit dtype the frozen part is kept in it and what is
+            trained in fp32, which needs a Trainer with autocast.
+        arguments: Fields of `methods.partial.PartialSettings` (which layers and modules); the rest as in `build_model`.
+
+    Raises:
+        UserError: as in `build_model`, or a name matches nothing in the model.
+    """
+    from hf_recipes.models.methods.partial import PartialSettings, attach_partial
+
+    return _build("partial", PartialSettings, attach_partial, name_or_path, dtype, revision, arguments)
 
 
 def build_lora_model(
-    name_or_path: str,
-    *,
-    r: int = 16,
-    alpha: float = 32,
-    dropout: float = 0.05,
-    target_modules: str | Sequence[str] = DEFAULT_TARGETS,
-    modules_to_save: Sequence[str] | None = None,
-    use_rslora: bool = False,
-    use_dora: bool = False,
-    dtype: str = "auto",
-    revision: str | None = None,
-    **arguments: Any,
+    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a frozen base with a LoRA (or DoRA) adapter, and its tokenizer.
 
     Args:
         name_or_path: Directory, ``.gguf`` file or Hub name.
-        r: Rank of the update.
-        alpha: Scale; the update is ``alpha / r · B·A`` (``alpha / √r`` with `use_rslora`).
-        dropout: Dropout on the adapter's input.
-        target_modules: Module names, or ``all-linear``.
-        modules_to_save: Modules trained in full beside the adapter.
-        use_rslora: Rank-stabilised scale (Kalajdzievski 2023).
-        use_dora: Weight-decomposed LoRA (Liu et al. 2024).
-        dtype: Dtype of the base; ``auto`` is bf16 where the hardware computes it, else fp32.
+        dtype: Dtype of the base, in any spelling; ``auto`` is bf16 where the hardware computes it, else fp32.
         revision: Hub revision.
-        arguments: Passed to ``from_pretrained``.
+        arguments: Fields of `methods.lora.LoraSettings` (``r``, ``alpha``, ``dropout``, ``target_modules``,
+            ``use_dora`` …); the rest as in `build_model`.
 
     Raises:
-        UserError: the model cannot be found or loaded, or a target matches no module.
+        UserError: as in `build_model`, or a target matches no module.
     """
-    settings = LoraSettings(
-        r, alpha, dropout, target_modules, None, modules_to_save, use_rslora=use_rslora, use_dora=use_dora
-    )
-    model, tokenizer = _load(name_or_path, _dtype("lora", dtype), revision, arguments)
-    return attach_lora(model, settings), tokenizer
+    from hf_recipes.models.methods.lora import LoraSettings, attach_lora
+
+    return _build("lora", LoraSettings, attach_lora, name_or_path, dtype, revision, arguments)
 
 
 def build_qlora_model(
-    name_or_path: str,
-    *,
-    r: int = 16,
-    alpha: float = 32,
-    dropout: float = 0.05,
-    target_modules: str | Sequence[str] = DEFAULT_TARGETS,
-    modules_to_save: Sequence[str] | None = None,
-    use_rslora: bool = False,
-    use_dora: bool = False,
-    compute_dtype: str = "bf16",
-    quant_storage: str | None = None,
-    revision: str | None = None,
-    **arguments: Any,
+    name_or_path: str, *, compute_dtype: str = "bf16", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
-    """Load an NF4 base with double quantisation and a LoRA adapter on it, and the tokenizer; on a CPU too.
+    """Load a base in NF4 with double quantisation and a LoRA adapter on it, and the tokenizer; on a CPU too.
 
     Args:
-        name_or_path: Directory or Hub name of a 16-bit or 32-bit model; it is quantised while loading.
-        r, alpha, dropout, target_modules, modules_to_save, use_rslora, use_dora, revision, arguments: As in
+        name_or_path: Directory or Hub name of a 16-bit or 32-bit model, quantised while loading; or of one that
+            bitsandbytes has quantised already.
+        compute_dtype: What quantised weights are dequantised to for each product, in any spelling; ``auto`` as in
             `build_lora_model`.
-        compute_dtype: What 4-bit weights are dequantised to for each product, in any spelling.
-        quant_storage: Dtype the packed weights are stored as; under FSDP give it the compute dtype.
+        revision: Hub revision.
+        arguments: Fields of `quantized.QuantizationSettings` (``quant_type``, ``double_quant``, ``quant_storage``,
+            ``load_in_8bit``); the rest as in `build_lora_model`.
 
     Raises:
-        UserError: the model cannot be found or loaded, bitsandbytes is missing, or a target matches no module.
+        UserError: as in `build_lora_model`, or bitsandbytes is missing.
     """
-    settings = LoraSettings(
-        r, alpha, dropout, target_modules, None, modules_to_save, use_rslora=use_rslora, use_dora=use_dora
+    from hf_recipes.models.methods.lora import LoraSettings, attach_lora
+
+    quantization, rest = _split(arguments, QuantizationSettings)
+    return _build(
+        "qlora",
+        LoraSettings,
+        attach_lora,
+        name_or_path,
+        compute_dtype,
+        revision,
+        rest,
+        QuantizationSettings(**quantization),
     )
-    compute = canonical_dtype_name(compute_dtype, "compute_dtype")
-    storage = canonical_dtype_name(quant_storage, "quant_storage") if quant_storage else None
-    arguments["quantization"] = nf4_config(compute, storage)
-    model, tokenizer = _load(name_or_path, compute, revision, arguments)
-    return attach_lora(freeze_quantized(model), settings), tokenizer
 
 
-def _dtype(method: str, dtype: str) -> str:
-    return choose_precision(method, detect_hardware(), dtype=canonical_dtype_name(dtype)).dtype
+def build_adapter_model(
+    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+) -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    """Load a frozen base with bottleneck adapters after its blocks (Houlsby et al. 2019), and its tokenizer.
+
+    Args:
+        name_or_path, dtype, revision: As in `build_lora_model`.
+        arguments: Fields of `methods.bottleneck.BottleneckSettings`; the rest as in `build_model`.
+
+    Raises:
+        UserError: as in `build_lora_model`.
+    """
+    from hf_recipes.models.methods.bottleneck import BottleneckSettings, attach_bottleneck
+
+    return _build("adapter", BottleneckSettings, attach_bottleneck, name_or_path, dtype, revision, arguments)
+
+
+def build_prefix_model(
+    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+) -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    """Load a frozen base with trained key and value prefixes (Li and Liang 2021), and its tokenizer.
+
+    Args:
+        name_or_path, dtype, revision: As in `build_lora_model`.
+        arguments: Fields of `methods.prefix.PrefixSettings`; the rest as in `build_model`.
+
+    Raises:
+        UserError: as in `build_model`.
+    """
+    from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix
+
+    return _build("prefix", PrefixSettings, attach_prefix, name_or_path, dtype, revision, arguments)
+
+
+def build_ia3_model(
+    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+) -> tuple[PeftModel, PreTrainedTokenizerBase]:
+    """Load a frozen base with trained scales on keys, values and MLP (IA3, Liu et al. 2022), and its tokenizer.
+
+    Args:
+        name_or_path, dtype, revision: As in `build_lora_model`.
+        arguments: Fields of `methods.ia3.IA3Settings`; the rest as in `build_model`.
+
+    Raises:
+        UserError: as in `build_lora_model`.
+    """
+    from hf_recipes.models.methods.ia3 import IA3Settings, attach_ia3
+
+    return _build("ia3", IA3Settings, attach_ia3, name_or_path, dtype, revision, arguments)
+
+
+def _build(
+    method: str,
+    settings_type: type,
+    attach: Callable[..., Any],
+    name_or_path: str,
+    dtype: str,
+    revision: str | None,
+    arguments: Mapping[str, Any],
+    quantization: QuantizationSettings | None = None,
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    settings, rest = _split(arguments, settings_type)
+    more = (settings_type, QuantizationSettings) if quantization else (settings_type,)
+    known = [field.name for one in more for field in fields(one)]
+    load_arguments = _load_arguments(find_model(name_or_path, revision), rest, known)
+    model, tokenizer = _load(method, name_or_path, dtype, revision, load_arguments, quantization)
+    return attach(model, settings_type(**settings)), tokenizer
+
+
+def _split(arguments: Mapping[str, Any], settings_type: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments that are fields of a settings dataclass, and the others."""
+    names = {field.name for field in fields(settings_type)}
+    return (
+        {name: value for name, value in arguments.items() if name in names},
+        {name: value for name, value in arguments.items() if name not in names},
+    )
+
+
+def _load_arguments(source: ModelSource, arguments: Mapping[str, Any], settings: Iterable[str] = ()) -> dict[str, Any]:
+    """`arguments` as they are, once each is one of `from_pretrained`'s or a field of the model's config.
+
+    Raises:
+        UserError: one is neither, with the nearest name.
+    """
+    unknown = [name for name in arguments if name not in LOAD_ARGUMENTS]
+    if unknown:
+        from transformers import AutoConfig
+
+        with one_sentence(source):
+            config = AutoConfig.from_pretrained(
+                source.name_or_path,
+                trust_remote_code=arguments.get("trust_remote_code", False),
+                **source.load_arguments(),
+            )
+        of_config = config.to_dict()
+        for name in unknown:
+            if name not in of_config:
+                known = (*settings, *LOAD_ARGUMENTS, *of_config)
+                setting = f"a setting of the method ({', '.join(settings)}), " if settings else ""
+                raise UserError(
+                    f"'{name}' is neither {setting}an argument of from_pretrained nor a field of the model's config"
+                    f"{nearest(name, known)}: check its spelling."
+                )
+    return dict(arguments)
 
 
 def _load(
-    name_or_path: str, dtype: str, revision: str | None, arguments: dict[str, Any]
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    method: str,
+    name_or_path: str,
+    dtype: str,
+    revision: str | None,
+    arguments: Mapping[str, Any],
+    quantization: QuantizationSettings | None = None,
+) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Base and tokenizer, checked against each other; frozen unless the method trains the base's own weights."""
     source = find_model(name_or_path, revision)
+    whole = method in WHOLE_METHODS  # in fp32, so that it trains in any Trainer, with autocast or without
+    precision = choose_precision("full" if whole else method, detect_hardware(), dtype=canonical_dtype_name(dtype))
     tokenizer = load_tokenizer(
         name_or_path, revision=revision, trust_remote_code=arguments.get("trust_remote_code", False)
     )
-    model = load_base(source, dtype=dtype, **arguments)
-    check_vocabulary(model, tokenizer)
-    return model, tokenizer
+    config = choose_quantization(source, method, precision.dtype, quantization)
+    model = load_base(source, dtype=precision.dtype, quantization=config, **arguments)
+    tell_soundness(model, tokenizer)
+    return model if whole else freeze_quantized(model, precision.dtype), tokenizer

@@ -29,6 +29,11 @@ class Precision:
     fp16: bool
     why: str | None = None
 
+    @property
+    def autocast(self) -> bool:
+        """Whether the Trainer computes under autocast."""
+        return self.bf16 or self.fp16
+
 
 def detect_hardware() -> Hardware:
     """Look at this process's accelerator, or the CPU's instruction set. Imports torch."""
@@ -47,8 +52,9 @@ def choose_precision(
 ) -> Precision:
     """Decide dtype and autocast from what the recipe asks and the hardware has.
 
-    Adapters train on a frozen 16-bit base (bf16 where the hardware has it); full fine-tuning keeps fp32 weights, since
-    bf16 ones have no room for small updates, and computes in bf16 autocast.
+    Adapters train on a frozen 16-bit base (bf16 where the hardware has it), and so do the layers of a partial
+    fine-tune, which are cast up themselves; full fine-tuning keeps fp32 weights, since bf16 ones have no room for small
+    updates, and computes in bf16 autocast.
 
     Args:
         method: The recipe's method.

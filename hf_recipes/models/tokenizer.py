@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.models.source import find_model, one_sentence
+
+# Not <|image_pad|> and its like, which stand for something.
+_PAD_NAME = re.compile(r"\W*(finetune_)?(right_|left_)?pad(ding)?(_id|_token)?\W*", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,7 +25,10 @@ def load_tokenizer(
     chat_template_path: str | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedTokenizerBase:
-    """Load a tokenizer; a missing pad token becomes the eos token (padding is masked by position, no token is added).
+    """Load a tokenizer that has a pad token.
+
+    A missing one becomes the vocabulary's own token for it (Llama 3's ``<|finetune_right_pad_id|>``), else the eos
+    token: padding is masked by position, so no token is added.
 
     Args:
         name_or_path: Directory, ``.gguf`` file or Hub name.
@@ -46,14 +53,20 @@ def load_tokenizer(
             raise UserError(
                 f"The tokenizer of '{name_or_path}' has neither a pad nor an eos token: set one in its files."
             )
-        tokenizer.pad_token = tokenizer.eos_token
-        logger.info("No pad token: padding with the eos token %r (masked by position).", tokenizer.eos_token)
+        tokenizer.pad_token = _unused_pad_token(tokenizer) or tokenizer.eos_token
+        logger.info("No pad token set: padding with %r (masked by position).", tokenizer.pad_token)
     if chat_template_path is not None:
         template = Path(chat_template_path)
         if not template.is_file():
             raise UserError(f"chat_template_path: '{chat_template_path}' is not a file: give a Jinja template.")
         tokenizer.chat_template = template.read_text(encoding="utf-8")
     return tokenizer
+
+
+def _unused_pad_token(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """A special token of the vocabulary that says it is for padding of text."""
+    tokens = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return next((token for token in tokens if _PAD_NAME.fullmatch(token)), None)
 
 
 def load_recipe_tokenizer(values: Mapping[str, Any]) -> PreTrainedTokenizerBase:

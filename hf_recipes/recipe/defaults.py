@@ -9,7 +9,6 @@ _FOR_ALL: dict[str, Any] = {
     "warmup_steps": 0.03,  # below 1: a share of all steps
     "lr_scheduler_type": "cosine_with_min_lr",
     "lr_scheduler_kwargs": {"min_lr_rate": 0.1},  # ends at a tenth of the peak
-    "activation_checkpointing": False,  # costs about a quarter of the speed: on only where memory needs it
     "assistant_only_loss": True,
     "eval_strategy": "steps",
     "eval_steps": 0.1,  # every tenth of the run
@@ -18,16 +17,29 @@ _FOR_ALL: dict[str, Any] = {
     "prediction_loss_only": True,  # collecting logits runs evaluation out of memory
     "disable_tqdm": False,
 }
-_FOR_ADAPTERS: dict[str, Any] = {
-    "learning_rate": 2e-4,
+_FOR_FULL: dict[str, Any] = {"learning_rate": 2e-5}
+_FOR_ADAPTERS: dict[str, Any] = {"learning_rate": 2e-4}
+_FOR_LORA: dict[str, Any] = {
+    **_FOR_ADAPTERS,
     "lora_r": 16,
     "lora_alpha": 32,
     "lora_dropout": 0.05,
     "lora_target_modules": ["q_proj", "v_proj"],
 }
-_FOR_FULL: dict[str, Any] = {"learning_rate": 2e-5}
+# What is trained is small and starts at nothing: rates of the papers (Li & Liang 2021; Liu et al. 2022).
+_FOR_SMALL: dict[str, Any] = {"learning_rate": 3e-3}
+_BY_METHOD: dict[str, dict[str, Any]] = {
+    "full": _FOR_FULL,
+    "partial": _FOR_FULL,
+    "lora": _FOR_LORA,
+    "dora": _FOR_LORA,
+    "qlora": {**_FOR_LORA, "use_bnb_nested_quant": True},
+    "adapter": _FOR_ADAPTERS,
+    "prefix": _FOR_SMALL,
+    "ia3": _FOR_SMALL,
+}
 
 
 def recipe_defaults(method: str) -> dict[str, Any]:
     """The defaults that differ from SFTConfig's and ModelConfig's own, for one method (``full``, ``lora``, …)."""
-    return {**_FOR_ALL, **(_FOR_FULL if method == "full" else _FOR_ADAPTERS)}
+    return {**_FOR_ALL, **_BY_METHOD[method]}

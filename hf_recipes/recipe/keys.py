@@ -5,7 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Method = Literal["full", "lora", "dora", "qlora"]
+Method = Literal["full", "partial", "lora", "dora", "qlora", "adapter", "prefix", "ia3"]
+LoraMethods = ("lora", "dora", "qlora")
+
+# Keys that act with some methods only; given with another one, they are told to have no effect.
+KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lora_target_parameters",
+            "lora_modules_to_save",
+            "use_rslora",
+            "lora_rank_pattern",
+            "lora_alpha_pattern",
+            "init_lora_weights",
+            "loraplus_lr_ratio",
+        ),
+        LoraMethods,
+    ),
+    **dict.fromkeys(
+        ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage", "load_in_8bit"), ("qlora",)
+    ),
+    "trainable_layers": ("partial",),
+    "trainable_modules": ("partial",),
+    "adapter_size": ("adapter",),
+    "adapter_activation": ("adapter",),
+    "adapter_dropout": ("adapter",),
+    "adapter_target_modules": ("adapter",),
+    "num_virtual_tokens": ("prefix",),
+    "prefix_projection": ("prefix",),
+    "ia3_target_modules": ("ia3",),
+    "ia3_feedforward_modules": ("ia3",),
+    "train_router": ("full", "partial", *LoraMethods),
+}
 
 # Kinds of value a key may have besides its annotation's: `HfArgumentParser` knows no unions of three.
 MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list")}
@@ -17,7 +52,77 @@ class RecipeArguments:
 
     method: Method = field(
         default="lora",
-        metadata={"help": "What is trained: every weight (full), or LoRA, DoRA or LoRA on an NF4 base (qlora)."},
+        metadata={
+            "help": "What is trained: every weight (full), some layers (partial), LoRA, DoRA, LoRA on a 4-bit or 8-bit "
+            "base (qlora), a bottleneck adapter (adapter), prefix tuning (prefix) or IA3 (ia3)."
+        },
+    )
+    trainable_layers: int | None = field(
+        default=None,
+        metadata={"help": "method: partial: how many decoder layers are trained, from the last; negative: the first."},
+    )
+    trainable_modules: list[str] | None = field(
+        default=None,
+        metadata={"help": "method: partial: modules trained besides the layers, by name or end of name (lm_head)."},
+    )
+    lora_rank_pattern: dict[str, Any] | None = field(
+        default=None, metadata={"help": "Ranks of single modules, {name or regular expression: r}; else lora_r."}
+    )
+    lora_alpha_pattern: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "Alphas of single modules, {name or regular expression: alpha}; else lora_alpha."},
+    )
+    init_lora_weights: str = field(
+        default="default",
+        metadata={
+            "help": "How LoRA starts: default, gaussian, orthogonal, pissa, pissa_niter_N, olora, or eva (from the "
+            "data)."
+        },
+    )
+    loraplus_lr_ratio: float | None = field(
+        default=None,
+        metadata={"help": "LoRA+: learning rate of the B matrices as a multiple of that of A (16 is usual; off: 1)."},
+    )
+    adapter_size: int = field(default=64, metadata={"help": "method: adapter: width of the bottleneck."})
+    adapter_activation: Literal["relu", "gelu", "silu"] = field(
+        default="relu", metadata={"help": "method: adapter: what stands between the two projections."}
+    )
+    adapter_dropout: float = field(
+        default=0.0, metadata={"help": "method: adapter: dropout on the bottleneck's input."}
+    )
+    adapter_target_modules: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "method: adapter: modules whose output passes through an adapter; default: the output projections "
+            "of attention and MLP."
+        },
+    )
+    num_virtual_tokens: int = field(default=20, metadata={"help": "method: prefix: length of the trained prefix."})
+    prefix_projection: bool = field(
+        default=False, metadata={"help": "method: prefix: train the prefix through a two-layer MLP."}
+    )
+    ia3_target_modules: list[str] | None = field(
+        default=None, metadata={"help": "method: ia3: modules that are rescaled; default: by the architecture."}
+    )
+    ia3_feedforward_modules: list[str] | None = field(
+        default=None, metadata={"help": "method: ia3: those of them whose input, not output, is rescaled."}
+    )
+    train_router: bool = field(
+        default=False, metadata={"help": "Mixture of experts: train the routers too (frozen by default)."}
+    )
+    auto_micro_batch: bool = field(
+        default=False,
+        metadata={
+            "help": "Take the largest micro-batch that fits in memory; the global batch is kept by accumulation, the "
+            "learning rate as it is."
+        },
+    )
+    loss_kernel: Literal["auto", "torch", "liger", "cce"] = field(
+        default="auto",
+        metadata={
+            "help": "What computes head and loss: plain PyTorch, or on a GPU the kernels of liger-kernel or "
+            "cut-cross-entropy where installed (auto: the fastest that gives the same loss)."
+        },
     )
     datasets: list[dict[str, Any]] | None = field(
         default=None,

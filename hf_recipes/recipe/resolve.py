@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
+from hf_recipes.core.log import logger
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.key_table import load_key_table
+from hf_recipes.recipe.keys import KEYS_OF_METHODS
 from hf_recipes.recipe.overlay import apply_overrides, parse_overrides
 from hf_recipes.recipe.shipped import find_recipe, recipes_root
 from hf_recipes.recipe.validate import check_keys
@@ -75,6 +77,9 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) ->
         if old in checked:
             checked[new] = checked.pop(old)
     merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
+    if merged.get("lora_target_parameters") and "lora_dropout" not in checked:
+        merged["lora_dropout"] = 0.0  # PEFT puts LoRA on parameters without dropout only
+    _tell_idle_keys(checked)
     if "lr_scheduler_type" in checked and "lr_scheduler_kwargs" not in checked:
         merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only
     _require(merged, path)
@@ -87,6 +92,13 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) ->
         files = {key: _beside_recipe(evaluation[key], path) for key in _EVALUATION_FILES if evaluation.get(key)}
         merged["evaluation"] = {**evaluation, **files}
     return Recipe(path.stem, merged, frozenset(checked))
+
+
+def _tell_idle_keys(given: dict[str, Any]) -> None:
+    method = given.get("method", "lora")
+    idle = [key for key in given if method not in KEYS_OF_METHODS.get(key, (method,))]
+    if idle:
+        logger.warning("Without effect with method: %s: %s.", method, ", ".join(idle))
 
 
 def _located_source(source: Any, recipe: Path) -> Any:
@@ -128,6 +140,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "num_processes": (1, 1e6),
     "dataset_num_proc": (1, 1e4),
     "max_repeats": (1, 1e6),
+    "adapter_size": (1, 1e6),
+    "adapter_dropout": (0.0, 0.99),
+    "num_virtual_tokens": (1, 1e5),
+    "loraplus_lr_ratio": (1, 1e4),
     "seed": (0, 2**32 - 1),
     "data_seed": (0, 2**32 - 1),
 }

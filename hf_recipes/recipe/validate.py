@@ -16,8 +16,6 @@ _DTYPE_KEYS = ("dtype", "bnb_4bit_quant_storage")
 REFUSED_KEYS: dict[str, str] = {
     "use_peft": "write `method: lora` or `method: full`",
     "load_in_4bit": "write `method: qlora`",
-    "load_in_8bit": "write `method: qlora` (4-bit); 8-bit bases are not supported",
-    "use_bnb_nested_quant": "`method: qlora` always uses double quantisation",
     "use_dora": "write `method: dora`",
     "dataset_kwargs": "data is prepared by `datasets:` alone",
     "dataset_text_field": "name the column in `datasets:` as `columns: {text: NAME}`",
@@ -30,6 +28,8 @@ REFUSED_KEYS: dict[str, str] = {
     "pad_token": "padding is masked by position, any pad token will do",
     "eos_token": "the token that ends a turn is found from the chat template",
 }
+# Keys that may be `auto`: decided at the start of the run, by measuring, as if the key were absent.
+AUTO_KEYS = ("activation_checkpointing", "gradient_checkpointing", "train_sampling_strategy")
 # Keys whose default is the only supported value for now.
 UNSUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "eval_packing": (False, None),
@@ -52,7 +52,11 @@ def check_keys(values: Mapping[str, Any], table: Mapping[str, KeySpec], where: C
         UserError: an unknown key (with the nearest one), a value of the wrong type or not among the choices, or a key
             that has no effect here.
     """
-    return {key: _check(key, value, table, where(key)) for key, value in values.items()}
+    return {
+        key: _check(key, value, table, where(key))
+        for key, value in values.items()
+        if not (key in AUTO_KEYS and value == "auto")
+    }
 
 
 def _check(key: str, value: Any, table: Mapping[str, KeySpec], place: str) -> Any:

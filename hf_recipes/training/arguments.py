@@ -49,6 +49,7 @@ def build_arguments(
     # Every trained parameter takes part in every step; the search for unused ones costs time, and would not see the
     # head, which the loss uses outside the model's forward.
     values.setdefault("ddp_find_unused_parameters", False)
+    values.setdefault("activation_checkpointing", False)  # on is TRL's default; see `fit_in_memory`
     if recipe.get("eval_share", 0.1) == 0:
         values["eval_strategy"] = "no"
     values.setdefault("output_dir", "runs")

@@ -21,7 +21,7 @@ from hf_recipes.report.page import write_report
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
-from hf_recipes.training.model import BuiltModel, build_for_method
+from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
@@ -52,12 +52,12 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         source, tokenizer = setup.load_tokenizer()
         data = _prepare(setup, tokenizer)
         tell_setup(setup, source, label_table(data.report))
-        built = _build(setup, source, tokenizer, data.labels)
-        check_resume(resume, built.model, total_steps(len(data.train), setup.arguments))
-        write_run_record(setup, source, built, task="sequence_classification", labels=data.labels)
+        model = _build(setup, source, tokenizer, data.labels)
+        check_resume(resume, model, total_steps(len(data.train), setup.arguments))
+        write_run_record(setup, source, model, task="sequence_classification", labels=data.labels)
         keeper = start_checkpoint_keeper(setup, source)
         trainer = Trainer(
-            model=built.model,
+            model=model,
             args=setup.arguments,
             data_collator=_Collator(tokenizer),
             train_dataset=data.train,
@@ -92,21 +92,18 @@ def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> Classification
     return data
 
 
-def _build(setup: Setup, source: Any, tokenizer: PreTrainedTokenizerBase, labels: list[str]) -> BuiltModel:
-    built = build_for_method(
-        setup.ours.method,
+def _build(setup: Setup, source: Any, tokenizer: PreTrainedTokenizerBase, labels: list[str]) -> Any:
+    model = build_for_method(
+        setup,
         source,
         tokenizer,
-        setup.model_settings,
-        setup.precision,
         task="sequence_classification",
-        trust_remote_code=setup.arguments.trust_remote_code,
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={label: number for number, label in enumerate(labels)},
     )
-    built.model.config.pad_token_id = tokenizer.pad_token_id  # the head reads the last token that is not padding
-    return built
+    model.config.pad_token_id = tokenizer.pad_token_id  # the head reads the last token that is not padding
+    return model
 
 
 class _Collator:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.data.prepare import prepare_data
-from hf_recipes.evaluation.run import evaluate_with
+from hf_recipes.evaluation.run import evaluate_with, load_peft_adapter
 from hf_recipes.models.base import load_base
+from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
+from hf_recipes.models.methods.prefix import generate_with_prefix
 from hf_recipes.models.source import find_model
 from hf_recipes.report.page import write_report
 
@@ -36,7 +38,12 @@ def evaluate_run(
     """
     directory = run if isinstance(run, RunDirectory) else find_run(run)
     evaluation = evaluate_with(
-        directory, tokenise_rows, samples=samples, max_new_tokens=max_new_tokens, load_model=load_model
+        directory,
+        tokenise_rows,
+        samples=samples,
+        max_new_tokens=max_new_tokens,
+        load_model=load_model,
+        load_adapter=load_adapter,
     )
     write_report(directory)
     return evaluation
@@ -47,6 +54,11 @@ def tokenise_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:
     sources = [{"path": str(path)}]
     rows = prepare_data(sources, tokenizer, max_length=MAX_GENERAL_TOKENS, eval_share=0, general_share=0).train
     return [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in rows]
+
+
+def load_adapter(model: Any, directory: Path) -> Any:
+    """An adapter of any method that hf_recipes trains, ready to generate."""
+    return generate_with_prefix(load_peft_adapter(model, directory))
 
 
 def load_model(name_or_path: str, revision: str | None, dtype: str) -> Any:

@@ -7,11 +7,15 @@ with GPU kernels; this one is plain PyTorch and runs anywhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+# (hidden (tokens, hidden), head weight (vocabulary, hidden), head bias or None, labels (tokens,)) → summed loss.
+Kernel = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
 
 IGNORED_LABEL = -100
 CHUNK_TOKENS = 256
@@ -62,7 +66,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         )
 
 
-def supervised_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropies (nats, float32) of ``hidden @ weight.T + bias``, in chunks of 256 tokens.
+
+    Args:
+        hidden: ``(tokens, hidden)``.
+        weight: ``(vocabulary, hidden)``; gets a gradient only where it requires one.
+        bias: ``(vocabulary,)`` or None.
+        labels: ``(tokens,)``, none of them ignored.
+    """
+    return _ChunkedCrossEntropy.apply(hidden, weight, bias, labels)
+
+
+def supervised_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, kernel: Kernel = chunked_cross_entropy
+) -> Tensor:
     """Sum of next-token cross-entropies (nats) over supervised positions.
 
     Args:
@@ -70,6 +88,7 @@ def supervised_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None
         weight: ``(vocabulary, hidden)`` of the head.
         bias: ``(vocabulary,)`` or None.
         labels: ``(batch, sequence)`` token ids, −100 where not trained; shifted here by one, as in `transformers`.
+        kernel: What computes it for the supervised positions.
 
     Returns:
         A float32 scalar; zero, but still connected to `hidden`, where nothing is supervised.
@@ -79,4 +98,4 @@ def supervised_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None
     chosen = hidden[:, :-1][supervised]
     if chosen.shape[0] == 0:
         return hidden.float().sum() * 0.0
-    return _ChunkedCrossEntropy.apply(chosen, weight, bias, shifted[supervised])
+    return kernel(chosen, weight, bias, shifted[supervised])

@@ -2,86 +2,165 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.core.log import logger
-from hf_recipes.models.base import check_vocabulary, load_base
-from hf_recipes.models.lora import LoraSettings, attach_lora, count_parameters
-from hf_recipes.models.precision import Precision
-from hf_recipes.models.qlora import freeze_quantized, nf4_config
+from hf_recipes.models.base import load_base
+from hf_recipes.models.methods.bottleneck import BottleneckSettings, attach_bottleneck
+from hf_recipes.models.methods.experts import (
+    check_parameter_limits,
+    choose_aux_loss,
+    lora_targets,
+    set_router_training,
+    tell_unquantised_experts,
+)
+from hf_recipes.models.methods.ia3 import IA3Settings, attach_ia3
+from hf_recipes.models.methods.lora import LoraSettings
+from hf_recipes.models.methods.partial import PartialSettings, attach_partial
+from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix
+from hf_recipes.models.quantized import QuantizationSettings, choose_quantization
+from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource
+from hf_recipes.models.stored import WHOLE_METHODS
+from hf_recipes.models.trained_dtype import widen_trained
+from hf_recipes.training.adapter_start import attach_started_lora
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from trl import ModelConfig
 
+    from hf_recipes.training.setup import Setup
 
-@dataclass(frozen=True)
-class BuiltModel:
-    """A model ready to train, with what run.json tells of it."""
-
-    model: Any
-    trainable: int
-    total: int
+TASK_TYPES = {"causal_lm": "CAUSAL_LM", "sequence_classification": "SEQ_CLS"}
 
 
 def build_for_method(
-    method: str,
+    setup: Setup,
     source: ModelSource,
     tokenizer: PreTrainedTokenizerBase,
-    settings: ModelConfig,
-    precision: Precision,
     *,
     task: str = "causal_lm",
+    resume: Path | None = None,
     **arguments: Any,
-) -> BuiltModel:
+) -> Any:
     """Load the base and apply the recipe's method.
 
     Args:
-        method: ``full``, ``lora``, ``dora`` or ``qlora``.
+        setup: The recipe in HF's dataclasses.
         source: Where the base comes from.
         tokenizer: Checked against the embedding.
-        settings: The recipe's model keys (``lora_*``, ``attn_implementation`` …).
-        precision: Dtype of the weights.
-        task: ``causal_lm`` or ``sequence_classification``.
+        task: A key of `TASK_TYPES`.
+        resume: A checkpoint the run goes on from: ranks and starts of LoRA that depend on the data come from there.
         arguments: Passed to ``from_pretrained``.
 
     Raises:
-        UserError: the model cannot be loaded, or a LoRA target matches nothing.
+        UserError: the model cannot be loaded or trained by this method, or a target matches nothing.
     """
-    if method == "qlora":
-        storage = settings.bnb_4bit_quant_storage
-        arguments["quantization"] = nf4_config(precision.dtype, storage, settings.bnb_4bit_quant_type)
-    model = load_base(
+    settings, method = setup.model_settings, setup.ours.method
+    quantization = choose_quantization(
         source,
-        dtype=precision.dtype,
+        method,
+        setup.precision.dtype,
+        QuantizationSettings(
+            quant_type=settings.bnb_4bit_quant_type,
+            double_quant=settings.use_bnb_nested_quant,
+            quant_storage=settings.bnb_4bit_quant_storage,
+            load_in_8bit=settings.load_in_8bit,
+        ),
+    )
+    base = load_base(
+        source,
+        dtype=setup.precision.dtype,
         task=task,
+        quantization=quantization,
         attn_implementation=settings.attn_implementation,
+        trust_remote_code=setup.arguments.trust_remote_code,
         **arguments,
     )
-    check_vocabulary(model, tokenizer)
-    if method == "qlora":
-        model = freeze_quantized(model)
-    if method != "full":
-        model = _attach(method, model, settings, task)
-    trainable, total = count_parameters(model)
-    logger.info("Training %s of %s parameters (%.2f %%).", f"{trainable:,}", f"{total:,}", 100 * trainable / total)
-    return BuiltModel(model, trainable, total)
-
-
-def _attach(method: str, model: PreTrainedModel, settings: ModelConfig, task: str) -> Any:
-    lora = LoraSettings(
-        r=settings.lora_r,
-        alpha=settings.lora_alpha,
-        dropout=settings.lora_dropout,
-        target_modules=_as_list(settings.lora_target_modules),
-        target_parameters=_as_list(settings.lora_target_parameters),
-        modules_to_save=settings.lora_modules_to_save,
-        use_rslora=settings.use_rslora,
-        use_dora=method == "dora",
+    tell_soundness(base, tokenizer, setup.recipe.get("max_length", 1024))
+    if method not in WHOLE_METHODS:
+        base.requires_grad_(False)
+        tell_unquantised_experts(base)
+    router_coefficient = choose_aux_loss(
+        base, setup.arguments.router_aux_loss_coef, router_is_trained=setup.ours.train_router
     )
-    return attach_lora(model, lora, task_type="CAUSAL_LM" if task == "causal_lm" else "SEQ_CLS")
+    setup.arguments.router_aux_loss_coef = router_coefficient
+    model = _ATTACH[method](base, setup, TASK_TYPES[task], resume)
+    if method not in WHOLE_METHODS:
+        widen_trained(model, under_autocast=setup.precision.autocast)
+    return model
+
+
+def _full(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    set_router_training(model, setup.ours.train_router)
+    return model
+
+
+def _partial(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    ours = setup.ours
+    settings = PartialSettings(ours.trainable_layers or 0, ours.trainable_modules or (), ours.train_router)
+    return attach_partial(model, settings, task_type=task_type, autocast_adapter_dtype=setup.precision.autocast)
+
+
+def _lora(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    keys, ours = setup.model_settings, setup.ours
+    targets = lora_targets(
+        model,
+        _as_list(keys.lora_target_modules),
+        _as_list(keys.lora_target_parameters),
+        keys.lora_modules_to_save,
+        train_router=ours.train_router,
+    )
+    check_parameter_limits(
+        targets.parameters,
+        dropout=keys.lora_dropout,
+        use_dora=ours.method == "dora",
+        init_lora_weights=ours.init_lora_weights,
+    )
+    settings = LoraSettings(
+        r=keys.lora_r,
+        alpha=keys.lora_alpha,
+        dropout=keys.lora_dropout,
+        target_modules=targets.modules,
+        target_parameters=targets.parameters,
+        modules_to_save=targets.modules_to_save,
+        use_rslora=keys.use_rslora,
+        use_dora=ours.method == "dora",
+        rank_pattern=ours.lora_rank_pattern,
+        alpha_pattern=ours.lora_alpha_pattern,
+        init_lora_weights=ours.init_lora_weights,
+    )
+    return attach_started_lora(model, settings, task_type, resume)
+
+
+def _bottleneck(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    ours = setup.ours
+    settings = BottleneckSettings(
+        ours.adapter_size, ours.adapter_activation, ours.adapter_dropout, ours.adapter_target_modules
+    )
+    return attach_bottleneck(model, settings, task_type=task_type)
+
+
+def _prefix(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    settings = PrefixSettings(setup.ours.num_virtual_tokens, setup.ours.prefix_projection)
+    return attach_prefix(model, settings, task_type=task_type)
+
+
+def _ia3(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+    settings = IA3Settings(setup.ours.ia3_target_modules, setup.ours.ia3_feedforward_modules)
+    return attach_ia3(model, settings, task_type=task_type)
+
+
+_ATTACH: dict[str, Callable[[PreTrainedModel, Setup, str, Path | None], Any]] = {
+    "full": _full,
+    "partial": _partial,
+    "lora": _lora,
+    "dora": _lora,
+    "qlora": _lora,
+    "adapter": _bottleneck,
+    "prefix": _prefix,
+    "ia3": _ia3,
+}
 
 
 def _as_list(value: str | list[str] | None) -> list[str] | None:

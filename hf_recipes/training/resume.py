@@ -12,12 +12,28 @@ from hf_recipes.core.files import read_json
 _MISFITS = ("size mismatch", "state_dict", "parameter group")
 
 
-# What decides the shapes of an adapter: its name in adapter_config.json, and the recipe key that sets it.
-_ADAPTER_SHAPE = {
-    "r": "lora_r",
-    "target_modules": "lora_target_modules",
-    "use_dora": "method",
-    "modules_to_save": "lora_modules_to_save",
+# What decides the shapes of an adapter, by PEFT's type: its name in adapter_config.json, and the recipe key that sets
+# it.
+_ADAPTER_SHAPE: dict[str, dict[str, str]] = {
+    "LORA": {
+        "r": "lora_r",
+        "target_modules": "lora_target_modules",
+        "target_parameters": "lora_target_parameters",
+        "rank_pattern": "lora_rank_pattern",
+        "lora_alpha": "lora_alpha",
+        "alpha_pattern": "lora_alpha_pattern",
+        "use_rslora": "use_rslora",
+        "use_dora": "method",
+        "modules_to_save": "lora_modules_to_save",
+        "init_lora_weights": "init_lora_weights",
+    },
+    "PREFIX_TUNING": {"num_virtual_tokens": "num_virtual_tokens", "prefix_projection": "prefix_projection"},
+    "IA3": {"target_modules": "ia3_target_modules", "feedforward_modules": "ia3_feedforward_modules"},
+    "HF_RECIPES_BOTTLENECK": {
+        "adapter_size": "adapter_size",
+        "adapter_activation": "adapter_activation",
+        "target_modules": "adapter_target_modules",
+    },
 }
 
 
@@ -39,7 +55,7 @@ def check_resume(checkpoint: Path | None, model: Any, planned_steps: int) -> Non
     if configs is None or not (checkpoint / "adapter_config.json").is_file():
         return
     before, now = read_json(checkpoint / "adapter_config.json"), configs["default"].to_dict()
-    for name, key in _ADAPTER_SHAPE.items():
+    for name, key in {"peft_type": "method", **_ADAPTER_SHAPE.get(now["peft_type"].value, {})}.items():
         if _comparable(before.get(name)) != _comparable(now.get(name)):
             raise UserError(
                 f"'{checkpoint}' was trained with {name} {_comparable(before.get(name))}, the recipe asks for "

@@ -1,17 +1,20 @@
-"""The rows of the training set: the samples as they are, or packed, where the model keeps packed samples apart."""
+"""The rows of the training set and their order: the samples as they are, grouped by length where that saves padding, or
+packed, where the model keeps packed samples apart."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
+from hf_recipes.data.batching.collate import length_grouped_order, padding_share
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.models.precision import Precision
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.fit import autocast_dtype
 from hf_recipes.training.isolation import find_isolation
 
 if TYPE_CHECKING:
@@ -19,11 +22,24 @@ if TYPE_CHECKING:
     from trl import SFTConfig
 
 
+# Below that share of the computed tokens the order stays wholly random.
+_PADDING_WORTH_SAVING = 0.05
+
+
 @dataclass(frozen=True)
 class TrainingRows:
-    """What the trainer is given. `one_row`: the collator joins the rows of a batch (see `SupervisedCollator`)."""
+    """What the trainer is given.
+
+    Attributes:
+        dataset: rows of samples, or of packed samples.
+        longest: tokens of the longest row; for a stream the most there can be.
+        packed: rows are packed samples.
+        one_row: the collator joins the rows of a batch (see `SupervisedCollator`).
+    """
 
     dataset: Dataset | IterableDataset
+    longest: int
+    packed: bool = False
     one_row: bool = False
 
     @property
@@ -57,14 +73,15 @@ def choose_rows(
 
     To be called on every rank. Where it does not, samples are padded instead, with a warning.
     """
+    if not hasattr(dataset, "__len__"):
+        return TrainingRows(dataset, recipe.get("max_length", 1024))
     if not recipe.get("packing"):
-        return TrainingRows(dataset)
-    dtype = torch.bfloat16 if precision.bf16 else torch.float16 if precision.fp16 else None
+        return TrainingRows(dataset, int(sample_lengths(dataset).max()))
     if not getattr(model, "hf_device_map", None):
         model.to(arguments.device)  # where the trainer moves it anyway; attention kernels differ by device
-    found = find_isolation(model, dataset[0]["input_ids"], autocast_dtype=dtype)
+    found = find_isolation(model, dataset[0]["input_ids"], autocast_dtype=autocast_dtype(precision))
     if not found.isolated:
-        return TrainingRows(dataset)
+        return TrainingRows(dataset, int(sample_lengths(dataset).max()))
     if arguments.train_sampling_strategy == "group_by_length":
         logger.info("Packed rows are all nearly full: train_sampling_strategy group_by_length is not needed.")
         arguments.train_sampling_strategy = "random"
@@ -76,4 +93,29 @@ def choose_rows(
         recipe.get("max_length", 1024),
         len(dataset) / len(bins),
     )
-    return TrainingRows(packed_dataset(dataset, bins), found.one_row)
+    packed = packed_dataset(dataset, bins)
+    return TrainingRows(packed, int(sample_lengths(packed).max()), packed=True, one_row=found.one_row)
+
+
+def group_by_length_if_it_saves(rows: TrainingRows, recipe: Recipe, arguments: SFTConfig) -> None:
+    """Let samples of like length share batches, if the recipe leaves ``train_sampling_strategy`` open and at least a
+    twentieth of the computed tokens is saved that way. The batch sizes in `arguments` must be final."""
+    micro_batch = arguments.per_device_train_batch_size
+    if "train_sampling_strategy" in recipe.given or rows.packed or rows.count == 0:
+        return
+    if micro_batch == 1:  # padded to a multiple of 8 only
+        return
+    lengths = sample_lengths(rows.dataset)
+    global_batch = micro_batch * arguments.gradient_accumulation_steps * arguments.world_size
+    shuffled = np.random.default_rng(arguments.seed).permutation(len(lengths))
+    grouped = length_grouped_order(lengths, global_batch, arguments.seed, 0)
+    before, after = (padding_share(lengths[order], micro_batch) for order in (shuffled, grouped))
+    if before - after < _PADDING_WORTH_SAVING:
+        return
+    arguments.train_sampling_strategy = "group_by_length"
+    logger.info(
+        "Samples of like length share batches: padding is %.0f %% of the tokens computed, not %.0f %% "
+        "(train_sampling_strategy: random to switch off).",
+        100 * after,
+        100 * before,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import set_seed
@@ -18,20 +20,35 @@ from hf_recipes.data.mixing.streaming import StreamedData, stream_data
 from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
+from hf_recipes.models.source import ModelSource
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
+from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
+from hf_recipes.training.fit import autocast_dtype, fit_in_memory
+from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
-from hf_recipes.training.rows import check_rows, choose_rows
+from hf_recipes.training.rows import check_rows, choose_rows, group_by_length_if_it_saves
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """A run ready to train: the trainer with data, model and watchers, and the checkpoint it starts from, if any."""
+
+    setup: Setup
+    trainer: SupervisedTrainer
+    source: ModelSource
+    data: PreparedData | StreamedData
+    resume: Path | None
 
 
 def train(recipe: Recipe) -> RunDirectory:
@@ -44,42 +61,56 @@ def train(recipe: Recipe) -> RunDirectory:
     use_all_cores()
     setup = set_up(recipe)
     with recorded_end(setup.run.path) as end:
-        check_rows(recipe)
-        check_world_size(setup.ours.num_processes, setup.arguments.world_size)
-        watchers = build_watchers(setup.ours.watch)
-        resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
-        set_seed(setup.arguments.seed)
-        source, tokenizer = setup.load_tokenizer()
-        data = _prepare(setup, tokenizer)
-        tell_setup(setup, source, report_table(data.report))
-        built = build_for_method(
-            setup.ours.method,
-            source,
-            tokenizer,
-            setup.model_settings,
-            setup.precision,
-            trust_remote_code=setup.arguments.trust_remote_code,
-        )
-        rows = choose_rows(data.train, built.model, recipe, setup.arguments, setup.precision)
-        check_resume(resume, built.model, total_steps(rows.count, setup.arguments))
-        stop_ids = _stop_at_end_of_turn(built.model, data.report)
-        write_run_record(setup, source, built, task="causal_lm", end_of_turn_token_ids=stop_ids)
-        keeper = start_checkpoint_keeper(setup, source)
-        trainer = SupervisedTrainer(
-            model=built.model,
-            args=setup.arguments,
-            data_collator=SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row),
-            train_dataset=rows.dataset,
-            eval_dataset=data.eval,
-            processing_class=tokenizer,
-            callbacks=[EventLogCallback(), *watchers, keeper],
-        )
-        train_and_save(trainer, setup, source, resume, end)
-        write_data_report(setup, data)  # once more: a stream is counted while it is read
+        built = build_run(setup)
+        train_and_save(built.trainer, setup, built.source, built.resume, end)
+        write_data_report(setup, built.data)  # once more: a stream is counted while it is read
     if is_main():
         write_report(setup.run)
     barrier()
     return setup.run
+
+
+def build_run(setup: Setup) -> BuiltRun:
+    """Everything up to the first step: recipe checked, data prepared, model built, micro-batch and order decided,
+    run.json and data.json written; to be called on every rank.
+
+    Raises:
+        UserError: wrong use, on all ranks alike.
+    """
+    recipe, arguments = setup.recipe, setup.arguments
+    check_rows(recipe)
+    check_world_size(setup.ours.num_processes, arguments.world_size)
+    watchers = build_watchers(setup.ours.watch)
+    resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
+    set_seed(arguments.seed)
+    source, tokenizer = setup.load_tokenizer()
+    data = _prepare(setup, tokenizer)
+    tell_setup(setup, source, report_table(data.report))
+    model = build_for_method(setup, source, tokenizer, resume=resume)
+    rows = choose_rows(data.train, model, recipe, arguments, setup.precision)
+    collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
+    start_adapter_of_run(setup, model, rows, collator, resume)
+    check_resume(resume, model, total_steps(rows.count, arguments))
+    fitted = fit_in_memory(model, recipe, arguments, setup.precision, longest=rows.longest, packed=rows.packed)
+    group_by_length_if_it_saves(rows, recipe, arguments)
+    stop_ids = _stop_at_end_of_turn(model, data.report)
+    write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
+    trainer = SupervisedTrainer(
+        model=model,
+        args=arguments,
+        data_collator=collator,
+        train_dataset=rows.dataset,
+        eval_dataset=data.eval,
+        processing_class=tokenizer,
+        callbacks=[EventLogCallback(), *watchers, start_checkpoint_keeper(setup, source)],
+        optimizers=(optimizer_of_run(setup, model), None),
+    )
+    if trainer.aux_loss_enabled and not rows.packed:  # padding must not count among the tokens that experts share
+        trainer.data_collator = replace(collator, return_attention_mask=True)
+    trainer.loss_kernel = choose_kernel(
+        setup.ours.loss_kernel, model.get_output_embeddings(), autocast_dtype(setup.precision)
+    )
+    return BuiltRun(setup, trainer, source, data, resume)
 
 
 def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData | StreamedData:

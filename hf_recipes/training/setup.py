@@ -12,10 +12,13 @@ from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model
+from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.adapter_start import make_result_plain
 from hf_recipes.training.arguments import build_arguments, recipe_precision
 from hf_recipes.training.output import choose_output, record_run
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from trl import ModelConfig, SFTConfig
 
     from hf_recipes.recipe.keys import RecipeArguments
-    from hf_recipes.training.model import BuiltModel
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Setup:
 
         Raises `CheckFailed` on all ranks when what was written does not verify.
         """
-        target = self.run.model if self.ours.method == "full" else self.run.adapter
+        target = self.run.model if self.ours.method in WHOLE_METHODS else self.run.adapter
         trainer.save_model(str(target))
         generation = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
         facts = {**self.manifest_facts(source), "step": trainer.state.global_step}
@@ -74,6 +76,7 @@ class Setup:
         def finish() -> None:
             if generation is not None:
                 generation.save_pretrained(target)
+            make_result_plain(self, target)
             write_manifest(target, facts)
             report = verify_checkpoint(target)
             if not report.ok:
@@ -113,8 +116,10 @@ def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
     logger.info("%s", data_table)
 
 
-def write_run_record(setup: Setup, source: ModelSource, built: BuiltModel, **facts: Any) -> None:
-    """Write run.json (rank 0)."""
+def write_run_record(setup: Setup, source: ModelSource, model: Any, **facts: Any) -> None:
+    """Count what is trained, and write run.json (rank 0)."""
+    trainable, total = count_parameters(model)
+    logger.info("Training %s of %s parameters (%.2f %%).", f"{trainable:,}", f"{total:,}", 100 * trainable / total)
     if not is_main():
         return
     record_run(
@@ -125,8 +130,8 @@ def write_run_record(setup: Setup, source: ModelSource, built: BuiltModel, **fac
         precision=setup.precision,
         world_size=setup.arguments.world_size,
         global_batch_size=setup.global_batch_size,
-        trainable_parameters=built.trainable,
-        total_parameters=built.total,
+        trainable_parameters=trainable,
+        total_parameters=total,
         **facts,
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,16 +13,8 @@ from trl import SFTTrainer
 from hf_recipes.callbacks.gradients import see_loss
 from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order
 from hf_recipes.data.batching.packing import sample_lengths
-from hf_recipes.training.loss import supervised_cross_entropy
-
-# Models that do more between head and logits than a product; TRL's own loss knows them.
-_LOGIT_TRANSFORMS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "output_multiplier",
-    "lm_head_multiplier",
-    "logits_scaling",
-)
+from hf_recipes.training.hidden_states import has_plain_head, last_hidden_states
+from hf_recipes.training.loss import Kernel, chunked_cross_entropy, supervised_cross_entropy
 
 
 class SupervisedTrainer(SFTTrainer):
@@ -31,7 +22,12 @@ class SupervisedTrainer(SFTTrainer):
 
     Same loss value as TRL's (a test holds it); on a LoRA step the head is neither recomputed in the backward pass nor
     given a weight gradient, and no entropy or accuracy is computed over the vocabulary.
+
+    Attributes:
+        loss_kernel: what computes head and loss (see `choose_kernel`).
     """
+
+    loss_kernel: Kernel = staticmethod(chunked_cross_entropy)
 
     def compute_loss(
         self,
@@ -42,14 +38,14 @@ class SupervisedTrainer(SFTTrainer):
     ) -> Any:
         """Mean cross-entropy per supervised token of the whole accumulated batch, over all ranks."""
         unwrapped = self.accelerator.unwrap_model(model)
-        head = unwrapped.get_output_embeddings()
-        if return_outputs or not _is_plain_head(unwrapped, head) or self.aux_loss_enabled:
+        if return_outputs or not has_plain_head(unwrapped) or self.aux_loss_enabled:
             inputs = {**_positions(inputs), **inputs}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        labels = inputs["labels"]
-        with _head_passes_hidden_states(head):
-            outputs = model(**{key: value for key, value in inputs.items() if key != "labels"}, use_cache=False)
-        total = supervised_cross_entropy(outputs.logits, head.weight, head.bias, labels)
+        head, labels = unwrapped.get_output_embeddings(), inputs["labels"]
+        hidden = last_hidden_states(model, head, inputs)
+        # The wrapper hands hidden states out in fp32, outside of autocast; the head computes as it would inside.
+        with self.accelerator.autocast():
+            total = supervised_cross_entropy(hidden, head.weight, head.bias, labels, self.loss_kernel)
         see_loss(unwrapped, total)
         if num_items_in_batch is None:
             return total / (labels[:, 1:] != -100).sum().clamp(min=1)
@@ -75,28 +71,7 @@ class SupervisedTrainer(SFTTrainer):
         )
 
 
-def _is_plain_head(model: Any, head: nn.Module) -> bool:
-    config = model.config.get_text_config()
-    plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter  # no DTensor, no adapter on the head
-    return plain and not any(getattr(config, name, None) for name in _LOGIT_TRANSFORMS)
-
-
 def _positions(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Positions of right-padded rows: TRL's loss wants them, or a mask, for models with soft-capped logits."""
     rows, length = inputs["input_ids"].shape
     return {"position_ids": torch.arange(length, device=inputs["input_ids"].device).expand(rows, length)}
-
-
-@contextmanager
-def _head_passes_hidden_states(head: nn.Linear) -> Iterator[None]:
-    """Within, the model returns its last hidden states as `logits`. The instance attribute hides the class's method,
-    so names and hooks of the model stay as they are."""
-    head.forward = _identity  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        del head.forward
-
-
-def _identity(hidden: torch.Tensor) -> torch.Tensor:
-    return hidden

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peft.utils.other import get_pattern_key
 
-from hf_recipes.export.algebra import LoraUpdate, delta, merge_bias, merge_lora, pattern_value, put_rows, scale_of
+from hf_recipes.export.algebra import (
+    LoraUpdate,
+    delta,
+    merge_bias,
+    merge_lora,
+    merge_scaling,
+    pattern_value,
+    put_rows,
+    scale_of,
+)
 
 SIZES = st.integers(1, 12)
 DTYPES = st.sampled_from([torch.bfloat16, torch.float16, torch.float32])
@@ -77,6 +86,19 @@ def test_a_transposed_weight_gets_the_transposed_update(case):
     _weight, update = case
     flipped = LoraUpdate(update.a, update.b, update.scale, not update.transposed)
     assert torch.equal(delta(update), delta(flipped).T)
+
+
+@given(updates(), st.sampled_from([0, 1]), DTYPES, DTYPES)
+def test_a_vector_scales_along_its_dimension_and_is_rounded_once(case, dimension, base_dtype, dtype):
+    weight = case[0].to(base_dtype)
+    vector = torch.randn(weight.shape[dimension], 1)
+    merged = merge_scaling(weight, vector, dimension, dtype)
+    diagonal = torch.diag(vector.flatten().double())
+    scaled = diagonal @ weight.double() if dimension == 0 else weight.double() @ diagonal
+    assert merged.dtype == dtype
+    assert torch.equal(merged, scaled.float().to(dtype))
+    one = merge_scaling(weight[:, 0] if dimension == 0 else weight[0], vector, 0, dtype)
+    assert torch.equal(one, merged[:, 0] if dimension == 0 else merged[0])
 
 
 def test_scale_divides_by_rank_or_by_its_root():

@@ -303,7 +303,7 @@ def test_a_damaged_base_is_named(tmp_path, base, adapter):
     ("values", "sentence"),
     [
         ({"peft_type": "PREFIX_TUNING"}, "PREFIX_TUNING adapter: it changes no weight"),
-        ({"peft_type": "IA3"}, "IA3 adapter, which is not merged here"),
+        ({"peft_type": "LOHA"}, "LOHA adapter, which is not merged here"),
         ({"kasa_config": {"beta": 1e-4}}, "KaSA"),
         ({"alora_invocation_tokens": [1]}, "aLoRA"),
         ({"use_bdlora": {"nblocks": 2}}, "BD-LoRA"),

@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.models.build import build_lora_model, build_model, build_qlora_model
-from hf_recipes.models.lora import count_parameters
+from hf_recipes.models.build import (
+    build_adapter_model,
+    build_ia3_model,
+    build_lora_model,
+    build_model,
+    build_partial_model,
+    build_prefix_model,
+    build_qlora_model,
+)
+from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.source import find_model
 from hf_recipes.models.tokenizer import load_tokenizer
 
@@ -80,6 +88,48 @@ def test_all_linear_leaves_the_head_out(tiny_model_dir):
 
 
 @pytest.mark.parametrize(
+    ("build", "argument", "sentence"),
+    [
+        (build_lora_model, "target_module", r"'target_module' is neither a setting of the method \(r, alpha, .* nor "
+         r"a field of the model's config \(did you mean 'target_modules'\?\)"),
+        (build_qlora_model, "quant_typ", r"\(did you mean 'quant_type'\?\)"),
+        (build_model, "atn_implementation", r"'atn_implementation' is neither an argument of from_pretrained .* "
+         r"\(did you mean 'attn_implementation'\?\)"),
+        (build_partial_model, "trainable_layer", r"\(did you mean 'trainable_layers'\?\)"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_argument_is_one_sentence_with_the_nearest(tiny_model_dir, build, argument, sentence):
+    with pytest.raises(UserError, match=sentence):
+        build(str(tiny_model_dir), **{argument: 1})
+
+
+def test_arguments_reach_the_adapter_and_the_config_alike(tiny_model_dir):
+    model, _ = build_lora_model(
+        str(tiny_model_dir), r=2, use_dora=True, attn_implementation="eager", attention_dropout=0.25
+    )
+    layer = model.base_model.model.model.layers[0].self_attn
+    assert (layer.q_proj.r["default"], layer.q_proj.use_dora["default"]) == (2, True)
+    assert (model.config._attn_implementation, model.config.attention_dropout) == ("eager", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (build_partial_model, {"trainable_layers": 1}),
+        (build_adapter_model, {}),
+        (build_prefix_model, {}),
+        (build_ia3_model, {}),
+    ],
+)
+def test_every_method_builds_and_trains_a_part_of_the_model(tiny_model_dir, build, arguments):
+    model, tokenizer = build(str(tiny_model_dir), dtype="fp32", **arguments)
+    trainable, total = count_parameters(model)
+    assert 0 < trainable < total
+    model(**batch(tokenizer)).loss.backward()
+    assert all((p.grad is not None) == p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("./nowhere", "'./nowhere' is not a model directory"),
@@ -118,6 +168,28 @@ def test_a_chat_template_can_be_given_as_a_file(tiny_model_dir, tmp_path):
     assert load_tokenizer(str(tiny_model_dir), chat_template_path=str(template)).chat_template == template.read_text()
     with pytest.raises(UserError, match="is not a file"):
         load_tokenizer(str(tiny_model_dir), chat_template_path=str(tmp_path / "none.jinja"))
+
+
+@pytest.mark.parametrize(
+    ("special", "pad"),
+    [
+        (["<|image_pad|>", "<|finetune_right_pad_id|>"], "<|finetune_right_pad_id|>"),
+        (["[PAD]"], "[PAD]"),
+        (["<|image_pad|>", "notepad"], "<|im_end|>"),
+    ],
+)
+def test_a_missing_pad_token_is_the_vocabularys_own_else_the_end_token(tokenizer, tmp_path, special, pad, caplog):
+    import copy
+
+    without = copy.deepcopy(tokenizer)
+    without.pad_token = None
+    without.add_special_tokens({"additional_special_tokens": special})
+    without.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with caplog.at_level("INFO"):
+        loaded = load_tokenizer(str(tmp_path))
+    assert (loaded.pad_token, len(loaded)) == (pad, len(without))
+    assert f"No pad token set: padding with '{pad}'" in caplog.text
 
 
 def test_the_identity_of_a_local_base_holds_its_hashes(tiny_model_dir):

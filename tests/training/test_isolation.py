@@ -20,7 +20,7 @@ from two_ranks import leave_group, run_two_ranks
 
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
-from hf_recipes.models.lora import LoraSettings, attach_lora
+from hf_recipes.models.methods.lora import LoraSettings, attach_lora
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.isolation import TOLERANCE, find_isolation, probe_isolation
 from hf_recipes.training.trainer import SupervisedTrainer

@@ -6,7 +6,7 @@ import pytest
 from tiny_models import make_tiny_llama
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.models.lora import LoraSettings, attach_lora
+from hf_recipes.models.methods.lora import LoraSettings, attach_lora
 from hf_recipes.training.resume import check_resume
 
 

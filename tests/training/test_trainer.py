@@ -10,7 +10,7 @@ from tiny_runs import tiny_arguments
 from trl import SFTConfig, SFTTrainer
 
 from hf_recipes.data.batching.collate import SupervisedCollator
-from hf_recipes.models.lora import LoraSettings, attach_lora
+from hf_recipes.models.methods.lora import LoraSettings, attach_lora
 from hf_recipes.training.trainer import SupervisedTrainer
 
 ROWS = 12
@@ -27,9 +27,9 @@ def rows():
     return Dataset.from_list(data)
 
 
-def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3):
+def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3, **more):
     args = tiny_arguments(
-        tmp_path, max_steps=steps, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation
+        tmp_path, max_steps=steps, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, **more
     )
     collator = SupervisedCollator(pad_token_id=2, return_attention_mask=trainer_class is SFTTrainer)
     trainer = trainer_class(
@@ -98,3 +98,14 @@ def test_a_model_that_caps_its_logits_takes_trls_own_loss(rows, tokenizer, tmp_p
     loss = trainer.compute_loss(trainer.model, dict(batch))
     expected = model(**batch).loss
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("method", "dtype"), [("lora", torch.bfloat16), ("full", torch.float32)])
+def test_under_bf16_autocast_the_loss_is_trls_too(method, dtype, rows, tokenizer, tmp_path):
+    """The default wherever the hardware has bf16: a bf16 base with fp32 LoRA, or fp32 weights computed in bf16."""
+    model = make_tiny_llama(len(tokenizer)).to(dtype)
+    if method == "lora":
+        model = attach_lora(model, LoraSettings(r=4, alpha=8, dropout=0.0))
+    ours = losses(SupervisedTrainer, copy.deepcopy(model), rows, tokenizer, tmp_path / "ours", bf16=True)
+    theirs = losses(SFTTrainer, model, rows, tokenizer, tmp_path / "theirs", bf16=True)
+    torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-2, atol=1e-2)

@@ -1,0 +1,19 @@
+"""How many parameters a model has, and how many of them are trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """(trainable, all) parameters by real shapes; 4-bit weights count as what they stand for, tied ones once."""
+    trainable = total = 0
+    for parameter in model.parameters():
+        state = getattr(parameter, "quant_state", None)
+        count = state.shape.numel() if state is not None else parameter.numel()
+        total += count
+        trainable += count if parameter.requires_grad else 0
+    return trainable, total

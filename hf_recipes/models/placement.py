@@ -1,0 +1,70 @@
+"""Where a model's weights go: on one device a rank, whole or sharded."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import world_size
+
+FSDP = "FSDP"
+ZERO3 = "DeepSpeed ZeRO-3"
+
+_TRUE = ("1", "true", "yes", "on")
+
+
+def under_launcher() -> bool:
+    """Whether this is one of several ranks, also before they have joined a process group."""
+    return world_size() > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def rank_device() -> str:
+    """The one device of this rank (``cuda:1``, ``cpu`` …): its own under a launcher, else the current one."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or _is_on("ACCELERATE_USE_CPU"):
+        return "cpu"
+    if under_launcher():
+        return f"{accelerator.type}:{os.environ.get('LOCAL_RANK', '0')}"
+    return f"{accelerator.type}:{torch.accelerator.current_device_index()}"
+
+
+def sharded_by() -> str | None:
+    """What will shard the weights of each layer (`FSDP`, `ZERO3`) by the launcher's or the Trainer's settings."""
+    if _is_on("ACCELERATE_USE_FSDP"):
+        return FSDP
+    if _is_on("ACCELERATE_USE_DEEPSPEED") and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
+        return ZERO3
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    return ZERO3 if is_deepspeed_zero3_enabled() else None
+
+
+def device_map_for(asked: Any, *, quantized: bool) -> Any:
+    """The ``device_map`` for ``from_pretrained``: never one that spreads a model over cards under a launcher.
+
+    Args:
+        asked: What the caller gave, or None.
+        quantized: Whether the weights are (to be) quantised: these go onto the rank's device while loading; others
+            stay on the CPU, from where the Trainer moves or shards them.
+
+    Returns:
+        `asked` in a single process; else one device a rank, or None. A replaced one is told.
+    """
+    sharding = sharded_by()
+    # transformers refuses every device_map under ZeRO-3; its quantisers find the rank's device themselves.
+    ours = {"": rank_device()} if quantized and sharding != ZERO3 else None
+    if asked is None:
+        return ours
+    if not under_launcher() and sharding is None:
+        return asked
+    if asked != ours:
+        place = ours[""] if ours else "placed by the Trainer"
+        logger.warning("device_map %r is left out under a launcher: one device a rank (%s).", asked, place)
+    return ours
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in _TRUE

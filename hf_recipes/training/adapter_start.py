@@ -1,0 +1,105 @@
+"""What LoRA's special starts need of a run: data for EVA, a kept start for PiSSA and OLoRA, two learning rates for
+LoRA+."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.ranks import is_main
+from hf_recipes.models.methods.lora import LoraSettings, attach_lora, resumed_settings
+from hf_recipes.models.methods.lora_start import (
+    INITIAL_NAME,
+    changes_base,
+    initial_adapter,
+    load_initial,
+    make_plain_lora,
+    save_initial,
+    start_from_data,
+)
+from hf_recipes.models.methods.loraplus import loraplus_optimizer
+from hf_recipes.models.placement import sharded_by
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from hf_recipes.training.rows import TrainingRows
+    from hf_recipes.training.setup import Setup
+
+_EVA_BATCHES = 64
+_EVA_ROWS = 8  # a batch must hold more supervised tokens than twice the rank
+
+
+def attach_started_lora(model: Any, settings: LoraSettings, task_type: str, resume: Path | None) -> Any:
+    """Put LoRA on `model`, started as the recipe says, or on resume as the run's first attempt was.
+
+    Raises:
+        UserError: the kept start of a resumed run is gone, or see `attach_lora`.
+    """
+    if resume is None:
+        return attach_lora(model, settings, task_type=task_type)
+    initial = load_initial(resume.parent)
+    if changes_base(settings.init_lora_weights) and initial is None:
+        raise UserError(
+            f"'{resume}' was started by {settings.init_lora_weights}, and {INITIAL_NAME} is not beside it: put it back "
+            "from the run's first directory, or start anew with another output_dir."
+        )
+    return attach_lora(model, resumed_settings(settings, resume), task_type=task_type, initial=initial)
+
+
+def start_adapter_of_run(
+    setup: Setup, model: Any, rows: TrainingRows, collate: Callable[[Any], dict[str, Any]], resume: Path | None
+) -> None:
+    """Finish the start of a run's adapter: EVA from its rows, and keep what PiSSA and OLoRA took out of the base.
+
+    To be called on every rank, before anything reads the adapter's shapes; does nothing for other starts.
+
+    Raises:
+        UserError: EVA on a stream, or see `start_from_data`.
+    """
+    start = setup.ours.init_lora_weights if setup.ours.method in ("lora", "dora", "qlora") else "default"
+    if start == "eva" and resume is None:
+        if rows.count == 0:
+            raise UserError("init_lora_weights: eva reads the data before training, which a stream does not allow.")
+        model.to(setup.arguments.device)
+        start_from_data(model, _batches(rows, collate, setup))
+    if changes_base(start) and is_main() and not (setup.run.path / INITIAL_NAME).exists():
+        save_initial(initial_adapter(model), setup.run.path)
+
+
+def _batches(rows: TrainingRows, collate: Callable[[Any], dict[str, Any]], setup: Setup) -> list[dict[str, Any]]:
+    """The first batches of the shuffled rows, enough for the directions to settle."""
+    shuffled = rows.dataset.shuffle(seed=setup.arguments.seed)
+    count = min(_EVA_BATCHES * _EVA_ROWS, len(shuffled))
+    return [
+        collate([shuffled[row] for row in range(first, min(first + _EVA_ROWS, count))])
+        for first in range(0, count, _EVA_ROWS)
+    ]
+
+
+def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
+    """LoRA+'s optimizer where the recipe gives ``loraplus_lr_ratio``; None leaves it to the Trainer.
+
+    Raises:
+        UserError: the model is to be sharded, so that its parameters are not yet those of the optimizer.
+    """
+    ratio = setup.ours.loraplus_lr_ratio
+    if ratio is None or setup.ours.method not in ("lora", "dora", "qlora"):
+        return None
+    if sharded := sharded_by():
+        raise UserError(f"loraplus_lr_ratio does not go with {sharded}: leave it out, or train unsharded.")
+    if not getattr(model, "hf_device_map", None):
+        model.to(setup.arguments.device)
+    return loraplus_optimizer(model, setup.arguments, ratio)
+
+
+def make_result_plain(setup: Setup, directory: Path) -> None:
+    """Turn a saved result whose start was taken out of the base into plain LoRA for the base as published; rank 0."""
+    start = setup.ours.init_lora_weights
+    if setup.ours.method not in ("lora", "dora", "qlora") or not changes_base(start):
+        return
+    initial = load_initial(setup.run.path)
+    assert initial is not None, "kept when the run started"
+    make_plain_lora(directory, initial)
