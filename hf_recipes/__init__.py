@@ -43,9 +43,17 @@ if TYPE_CHECKING:
     from hf_recipes.data.reading.formats import detect_format as detect_format
     from hf_recipes.data.reading.formats import to_example as to_example
     from hf_recipes.export.merge import merge_adapter as merge_adapter
+    from hf_recipes.models.build import build_adapter_model as build_adapter_model
+    from hf_recipes.models.build import build_ia3_model as build_ia3_model
     from hf_recipes.models.build import build_lora_model as build_lora_model
     from hf_recipes.models.build import build_model as build_model
+    from hf_recipes.models.build import build_partial_model as build_partial_model
+    from hf_recipes.models.build import build_prefix_model as build_prefix_model
     from hf_recipes.models.build import build_qlora_model as build_qlora_model
+    from hf_recipes.models.methods.lora_start import make_plain_lora as make_plain_lora
+    from hf_recipes.models.methods.lora_start import start_from_data as start_from_data
+    from hf_recipes.models.methods.loraplus import loraplus_optimizer as loraplus_optimizer
+    from hf_recipes.models.methods.prefix import generate_with_prefix as generate_with_prefix
     from hf_recipes.models.tokenizer import load_tokenizer as load_tokenizer
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
     from hf_recipes.report.page import write_report as write_report
@@ -69,18 +77,25 @@ _EXPORTS: dict[str, str] = {
     "SupervisedTrainer": "training.trainer",
     "TrainableGuard": "callbacks.trainable",
     "UserError": "core.errors",
+    "build_adapter_model": "models.build",
+    "build_ia3_model": "models.build",
     "build_lora_model": "models.build",
     "build_model": "models.build",
+    "build_partial_model": "models.build",
+    "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",
     "find_isolation": "training.isolation",
+    "generate_with_prefix": "models.methods.prefix",
     "inspect_data": "data.inspection.inspection",
     "last_good_checkpoint": "checkpoints.choose",
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",
+    "loraplus_optimizer": "models.methods.loraplus",
+    "make_plain_lora": "models.methods.lora_start",
     "mend_unicode": "data.clean.unicode_text",
     "merge_adapter": "export.merge",
     "mix_datasets": "data.mixing.mix",
@@ -91,6 +106,7 @@ _EXPORTS: dict[str, str] = {
     "personal_data": "data.clean.personal",
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
+    "start_from_data": "models.methods.lora_start",
     "stream_data": "data.mixing.streaming",
     "strip_control_characters": "data.clean.control",
     "strip_html": "data.clean.html",

@@ -44,20 +44,20 @@ def soundness_notes(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 
 def soundness_warnings(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest_row: int | None = None
 ) -> list[str]:
     """Likely mistakes: a template that loses text, rows longer than the model's positions, weights tied otherwise.
 
     Args:
         model: The base.
         tokenizer: The one it is trained with.
-        max_length: Longest row of the run, in tokens.
+        longest_row: Longest row of the run, in tokens.
     """
-    found = [template_fault(tokenizer), _too_long(model, max_length), _tied_otherwise(model)]
+    found = [template_fault(tokenizer), _too_long(model, longest_row), _tied_otherwise(model)]
     return [warning for warning in found if warning is not None]
 
 
-def tell_soundness(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> None:
+def tell_soundness(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest_row: int | None = None) -> None:
     """Check the vocabulary, and log `soundness_notes` and `soundness_warnings`.
 
     Raises:
@@ -66,7 +66,7 @@ def tell_soundness(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, m
     check_vocabulary(model, tokenizer)
     for note in soundness_notes(model, tokenizer):
         logger.info("%s", note)
-    for warning in soundness_warnings(model, tokenizer, max_length):
+    for warning in soundness_warnings(model, tokenizer, longest_row):
         logger.warning("%s", warning)
 
 
@@ -95,13 +95,13 @@ def template_fault(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return None
 
 
-def _too_long(model: PreTrainedModel, max_length: int | None) -> str | None:
+def _too_long(model: PreTrainedModel, longest_row: int | None) -> str | None:
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if max_length is None or positions is None or max_length <= positions:
+    if longest_row is None or positions is None or longest_row <= positions:
         return None
     return (
-        f"max_length {max_length} is beyond the {positions} positions the model was trained on: it may fail or learn "
-        "little from what lies behind; lower max_length or scale the positions (rope_parameters)."
+        f"Rows of {longest_row} tokens go beyond the {positions} positions the model was trained on: it may fail or "
+        "learn little from what lies behind; lower max_length or scale the positions (rope_parameters)."
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hf_recipes.core.log import logger
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
@@ -33,3 +34,15 @@ def widen_trained(model: nn.Module, *, under_autocast: bool) -> None:
         for parameter in narrow:
             parameter.data = parameter.data.float()  # in place of the old data, so that tied weights stay tied
         logger.info("The trained weights are kept in fp32, the frozen ones in 16 bits; autocast bridges the two.")
+
+
+def trained_dtypes(model: nn.Module) -> dict[str, torch.dtype]:
+    """The dtype of every trained parameter, by name."""
+    return {name: each.dtype for name, each in model.named_parameters() if each.requires_grad}
+
+
+def restore_dtypes(model: nn.Module, dtypes: dict[str, torch.dtype]) -> None:
+    """Give trained parameters back the dtypes they had: TRL's trainer puts adapters over a quantised base in bf16."""
+    for name, parameter in model.named_parameters():
+        if name in dtypes and parameter.dtype != dtypes[name]:
+            parameter.data = parameter.data.to(dtypes[name])

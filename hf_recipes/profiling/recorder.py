@@ -38,6 +38,7 @@ class StepRecorder(TrainerCallback):
         self.traced: list[list[BatchFacts]] = []
         self.held_bytes = 0
         self._step = -1
+        self._fetched = True
         self._open: list[Any] = []
         self._profiler: Any = None
         self._started = self._cpu_started = 0.0
@@ -86,6 +87,11 @@ class StepRecorder(TrainerCallback):
         if state.global_step >= state.max_steps:
             self._between_steps()
 
+    def close(self) -> None:
+        """End the trace of a run that something stopped early."""
+        if self._profiler is not None:
+            self._profiler.stop()
+
     def enter(self, part: str) -> None:
         """Begin a range inside the one that is open."""
         opened = record_function(PREFIX + part)
@@ -99,11 +105,14 @@ class StepRecorder(TrainerCallback):
     def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fetch)
         def fetching(*args: Any, **kwargs: Any) -> Any:
-            self._between_steps()
+            if self._fetched:
+                self._between_steps()
             with record_function(PREFIX + "data"):
                 batches, items = fetch(*args, **kwargs)
             facts = [take_facts(batch) for batch in batches]
-            if (phase := self._phase()) is not None:
+            # A stream that is at its end is asked once more for nothing: that is no step, but time of this one.
+            self._fetched = bool(batches)
+            if self._fetched and (phase := self._phase()) is not None:
                 phase.append(facts)
             return batches, items
 

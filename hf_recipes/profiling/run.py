@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
 from hf_recipes.profiling.batches import BatchFacts, total_work
@@ -24,6 +23,7 @@ from hf_recipes.profiling.trace import Trace, read_trace
 from hf_recipes.profiling.weights import matmul_weights
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores, use_all_cores
+from hf_recipes.training.finish import raise_if_stopped
 from hf_recipes.training.free_memory import free_bytes
 from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import Setup, set_up
@@ -40,6 +40,7 @@ def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path
 
     Raises:
         UserError: wrong use, as `train` raises it.
+        CheckFailed: a watcher stopped the run.
     """
     use_all_cores()
     setup = set_up(_short(recipe, steps, directory))
@@ -48,9 +49,11 @@ def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path
     kept = trace_path if rank == 0 else None
     recorder = StepRecorder(steps, kept or directory / f"trace.rank{rank}.json")
     recorder.attach(trainer)
-    trainer.train()
-    if len(recorder.traced) < steps:
-        raise UserError("The data ended before the steps did: lower --steps, or give more rows.")
+    try:
+        trainer.train()
+    finally:
+        recorder.close()
+    raise_if_stopped(trainer)
     return _profile(setup, trainer, recorder, kept)
 
 
@@ -146,7 +149,7 @@ def _setting(setup: Setup, trainer: Any) -> Setting:
         weights=precision.dtype,
         method=setup.ours.method,
         attention=str(model.config.get_text_config()._attn_implementation),
-        checkpointing=bool(getattr(model, "is_gradient_checkpointing", False)),
+        checkpointing=bool(getattr(model, "is_activation_checkpointing", False)),
         dropout=max(rates, default=0.0),
         packing=bool(setup.recipe.get("packing")),
         sampling=str(arguments.train_sampling_strategy),

@@ -55,7 +55,7 @@ def _speed(profile: Profile) -> str:
         f"{SHORT_NAMES[setting.autocast]} autocast" if setting.autocast else "no autocast"
     )
     rows = [
-        ("step", f"{speed.step_seconds:.3f} s ({100 * speed.tracer_slowdown:+.0f} % with the tracer)"),
+        ("step", f"{speed.step_seconds:.3f} s (traced steps {100 * speed.tracer_slowdown:+.0f} %)"),
         ("useful tokens", f"{speed.tokens:,.0f} a second, {speed.supervised_tokens:,.0f} of them supervised"),
         ("padding", f"{100 * profile.padding_share:.1f} % of {speed.positions:,.0f} positions a second"),
         ("useful arithmetic", f"{speed.useful_flops / 1e9:,.1f} GFLOP/s = {100 * speed.mfu:.1f} % MFU"),

@@ -19,7 +19,8 @@ from hf_recipes.models.methods.ia3 import IA3Settings, attach_ia3
 from hf_recipes.models.methods.lora import LoraSettings
 from hf_recipes.models.methods.partial import PartialSettings, attach_partial
 from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix
-from hf_recipes.models.quantized import QuantizationSettings, choose_quantization
+from hf_recipes.models.placement import FSDP
+from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized
 from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.stored import WHOLE_METHODS
@@ -40,6 +41,7 @@ def build_for_method(
     tokenizer: PreTrainedTokenizerBase,
     *,
     task: str = "causal_lm",
+    longest_row: int | None = None,
     resume: Path | None = None,
     **arguments: Any,
 ) -> Any:
@@ -50,6 +52,7 @@ def build_for_method(
         source: Where the base comes from.
         tokenizer: Checked against the embedding.
         task: A key of `TASK_TYPES`.
+        longest_row: Tokens of the longest row, held against the model's positions.
         resume: A checkpoint the run goes on from: ranks and starts of LoRA that depend on the data come from there.
         arguments: Passed to ``from_pretrained``.
 
@@ -67,6 +70,7 @@ def build_for_method(
             quant_storage=settings.bnb_4bit_quant_storage,
             load_in_8bit=settings.load_in_8bit,
         ),
+        sharding=FSDP if setup.arguments.fsdp else None,
     )
     base = load_base(
         source,
@@ -77,9 +81,10 @@ def build_for_method(
         trust_remote_code=setup.arguments.trust_remote_code,
         **arguments,
     )
-    tell_soundness(base, tokenizer, setup.recipe.get("max_length", 1024))
+    prefix = setup.ours.num_virtual_tokens if method == "prefix" else 0
+    tell_soundness(base, tokenizer, None if longest_row is None else longest_row + prefix)
     if method not in WHOLE_METHODS:
-        base.requires_grad_(False)
+        base = freeze_quantized(base, setup.precision.dtype)
         tell_unquantised_experts(base)
     router_coefficient = choose_aux_loss(
         base, setup.arguments.router_aux_loss_coef, router_is_trained=setup.ours.train_router

@@ -73,15 +73,14 @@ def choose_rows(
 
     To be called on every rank. Where it does not, samples are padded instead, with a warning.
     """
-    if not hasattr(dataset, "__len__"):
-        return TrainingRows(dataset, recipe.get("max_length", 1024))
-    if not recipe.get("packing"):
-        return TrainingRows(dataset, int(sample_lengths(dataset).max()))
+    unpacked = TrainingRows(dataset, longest_row(dataset, recipe))
+    if unpacked.count == 0 or not recipe.get("packing"):
+        return unpacked
     if not getattr(model, "hf_device_map", None):
         model.to(arguments.device)  # where the trainer moves it anyway; attention kernels differ by device
     found = find_isolation(model, dataset[0]["input_ids"], autocast_dtype=autocast_dtype(precision))
     if not found.isolated:
-        return TrainingRows(dataset, int(sample_lengths(dataset).max()))
+        return unpacked
     if arguments.train_sampling_strategy == "group_by_length":
         logger.info("Packed rows are all nearly full: train_sampling_strategy group_by_length is not needed.")
         arguments.train_sampling_strategy = "random"
@@ -95,6 +94,13 @@ def choose_rows(
     )
     packed = packed_dataset(dataset, bins)
     return TrainingRows(packed, int(sample_lengths(packed).max()), packed=True, one_row=found.one_row)
+
+
+def longest_row(dataset: Dataset | IterableDataset, recipe: Recipe) -> int:
+    """Tokens of the longest sample; for a stream the most there can be."""
+    if hasattr(dataset, "__len__"):
+        return int(sample_lengths(dataset).max())
+    return int(recipe.get("max_length", 1024))
 
 
 def group_by_length_if_it_saves(rows: TrainingRows, recipe: Recipe, arguments: SFTConfig) -> None:

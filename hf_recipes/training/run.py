@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from hf_recipes.callbacks.build import build_watchers
 from hf_recipes.callbacks.event_log import EventLogCallback
@@ -20,7 +20,9 @@ from hf_recipes.data.mixing.streaming import StreamedData, stream_data
 from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
+from hf_recipes.models.placement import sharded_by
 from hf_recipes.models.source import ModelSource
+from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
@@ -32,7 +34,7 @@ from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
-from hf_recipes.training.rows import check_rows, choose_rows, group_by_length_if_it_saves
+from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, group_by_length_if_it_saves, longest_row
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 
@@ -86,7 +88,8 @@ def build_run(setup: Setup) -> BuiltRun:
     source, tokenizer = setup.load_tokenizer()
     data = _prepare(setup, tokenizer)
     tell_setup(setup, source, report_table(data.report))
-    model = build_for_method(setup, source, tokenizer, resume=resume)
+    longest = longest_row(data.train, recipe)
+    model = build_for_method(setup, source, tokenizer, longest_row=longest, resume=resume)
     rows = choose_rows(data.train, model, recipe, arguments, setup.precision)
     collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
     start_adapter_of_run(setup, model, rows, collator, resume)
@@ -95,6 +98,21 @@ def build_run(setup: Setup) -> BuiltRun:
     group_by_length_if_it_saves(rows, recipe, arguments)
     stop_ids = _stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
+    callbacks = [EventLogCallback(), *watchers, start_checkpoint_keeper(setup, source)]
+    trainer = _build_trainer(setup, model, tokenizer, data, rows, collator, callbacks)
+    return BuiltRun(setup, trainer, source, data, resume)
+
+
+def _build_trainer(
+    setup: Setup,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    data: PreparedData | StreamedData,
+    rows: TrainingRows,
+    collator: SupervisedCollator,
+    callbacks: list[TrainerCallback],
+) -> SupervisedTrainer:
+    arguments, dtypes = setup.arguments, trained_dtypes(model)
     trainer = SupervisedTrainer(
         model=model,
         args=arguments,
@@ -102,15 +120,17 @@ def build_run(setup: Setup) -> BuiltRun:
         train_dataset=rows.dataset,
         eval_dataset=data.eval,
         processing_class=tokenizer,
-        callbacks=[EventLogCallback(), *watchers, start_checkpoint_keeper(setup, source)],
+        callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
     )
+    if not (sharded_by() or arguments.fsdp):  # a sharded unit is of one dtype
+        restore_dtypes(model, dtypes)
     if trainer.aux_loss_enabled and not rows.packed:  # padding must not count among the tokens that experts share
         trainer.data_collator = replace(collator, return_attention_mask=True)
     trainer.loss_kernel = choose_kernel(
         setup.ours.loss_kernel, model.get_output_embeddings(), autocast_dtype(setup.precision)
     )
-    return BuiltRun(setup, trainer, source, data, resume)
+    return trainer
 
 
 def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData | StreamedData:

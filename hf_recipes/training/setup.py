@@ -20,6 +20,7 @@ from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.adapter_start import make_result_plain
 from hf_recipes.training.arguments import build_arguments, recipe_precision
+from hf_recipes.training.method_limits import check_method
 from hf_recipes.training.output import choose_output, record_run
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def set_up(recipe: Recipe) -> Setup:
     Raises:
         UserError: the recipe does not fit the machine or the HF dataclasses, or the run directory is taken.
     """
+    check_method(recipe)
     hardware = detect_hardware()
     precision = recipe_precision(recipe, hardware)
     arguments, model_settings, ours = build_arguments(recipe, hardware, precision)

@@ -42,7 +42,7 @@ def test_weights_tied_otherwise_than_declared_are_a_warning(tokenizer):
 def test_rows_beyond_the_models_positions_are_a_warning(tiny_model, tokenizer):
     assert soundness_warnings(tiny_model, tokenizer, 256) == []
     (warning,) = soundness_warnings(tiny_model, tokenizer, 257)
-    assert "max_length 257 is beyond the 256 positions" in warning
+    assert "Rows of 257 tokens go beyond the 256 positions" in warning
 
 
 @pytest.mark.parametrize(

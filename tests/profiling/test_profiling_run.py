@@ -6,9 +6,10 @@ import json
 import time
 
 import pytest
-from transformers import TrainerCallback
+from tiny_models import make_tiny_llama
+from transformers import AutoTokenizer, TrainerCallback
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import CheckFailed
 from hf_recipes.profiling import run as profiling_run
 from hf_recipes.profiling.intervals import merged, total
 from hf_recipes.profiling.phases import step_windows
@@ -122,6 +123,18 @@ def test_packing_checkpointing_and_eager_attention_are_seen(recipe, tmp_path):
     assert profile.trace is None
 
 
-def test_too_little_streamed_data_is_one_sentence(recipe, tmp_path):
-    with pytest.raises(UserError, match="lower --steps"):
-        profile_recipe(recipe("--streaming", "true", "--per_device_train_batch_size", "20"), 30, tmp_path / "run")
+def test_a_stream_that_ends_within_the_steps_begins_anew(recipe, witnessed, tmp_path):
+    # Forty rows are three steps of 2 × 8; the run needs four.
+    profile = profile_recipe(recipe("--streaming", "true", "--per_device_train_batch_size", "8"), 1, tmp_path / "run")
+    assert len(witnessed.ends) == StepRecorder.needed_steps(1)
+    assert profile.throughput.tokens > 0 and profile.attention_calls > 0
+
+
+def test_a_run_that_a_watcher_stops_is_a_failed_check(recipe, tiny_model_dir, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model_dir)
+    model = make_tiny_llama(len(tokenizer), tied=False)
+    model.get_output_embeddings().weight.data[:] = float("nan")
+    model.save_pretrained(tmp_path / "poisoned")
+    tokenizer.save_pretrained(tmp_path / "poisoned")
+    with pytest.raises(CheckFailed, match="training was stopped at step"):
+        profile_recipe(recipe("--model_name_or_path", str(tmp_path / "poisoned")), 2, tmp_path / "run")

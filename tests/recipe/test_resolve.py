@@ -29,7 +29,6 @@ def test_the_defaults_of_the_guide(recipe_file, method, learning_rate):
         "lr_scheduler_type": "cosine_with_min_lr",
         "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
         "max_grad_norm": 1.0,
-        "activation_checkpointing": False,
         "eval_steps": 0.1,
         "save_steps": 0.1,
         "assistant_only_loss": True,
@@ -102,3 +101,28 @@ def test_the_fingerprint_ignores_where_output_goes_and_nothing_else(recipe_file)
     base = load_recipe(str(recipe_file)).fingerprint()
     assert load_recipe(str(recipe_file), ["--output_dir", "x"]).fingerprint() == base
     assert load_recipe(str(recipe_file), ["--seed", "7"]).fingerprint() != base
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "gradient_checkpointing", "train_sampling_strategy"])
+def test_auto_means_as_if_left_out(recipe_file, key):
+    recipe = load_recipe(str(recipe_file), [f"--{key}", "auto"])
+    assert key not in recipe.given and "activation_checkpointing" not in recipe.values
+
+
+@pytest.mark.parametrize("method", ["full", "partial", "lora", "dora", "qlora", "adapter", "prefix", "ia3"])
+def test_every_method_has_a_learning_rate_of_its_own(recipe_file, method):
+    assert load_recipe(str(recipe_file), ["--method", method]).values["learning_rate"] > 0
+
+
+def test_keys_of_another_method_are_told_to_have_no_effect(recipe_file, caplog):
+    load_recipe(str(recipe_file), ["--method", "full", "--lora_r", "8", "--num_virtual_tokens", "3"])
+    assert "Without effect with method: full: lora_r, num_virtual_tokens." in caplog.text
+    caplog.clear()
+    load_recipe(str(recipe_file), ["--method", "dora", "--lora_r", "8", "--train_router", "true"])
+    assert not caplog.text
+
+
+def test_lora_on_parameters_goes_without_dropout(recipe_file):
+    keys = ["--lora_target_parameters", "all-experts"]
+    assert load_recipe(str(recipe_file), keys).values["lora_dropout"] == 0
+    assert load_recipe(str(recipe_file), [*keys, "--lora_dropout", "0.1"]).values["lora_dropout"] == 0.1

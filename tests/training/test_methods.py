@@ -53,7 +53,7 @@ METHODS: dict[str, list[str]] = {
     "qlora, 8-bit": [*LORA, "--load_in_8bit", "true"],
     "adapter": ["--adapter_size", "8"],
     "prefix": ["--num_virtual_tokens", "4", "--learning_rate", "5e-2"],
-    "ia3": ["--learning_rate", "5e-2"],
+    "ia3": ["--learning_rate", "3e-1"],
 }
 # Nothing to merge, or nothing left to be merged.
 UNMERGED = ("full", "partial", "adapter", "prefix")
@@ -94,6 +94,7 @@ def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workpl
     assert sum(whole[-3:]) < sum(whole[:3]) - 0.1, whole
     result = run.model if method in ("full", "partial") else run.adapter
     assert verify_checkpoint(result).ok
+    assert {tensor.dtype for tensor in tensors(result).values()} == {torch.float32}
 
     shutil.copytree("whole", "resumed", ignore=shutil.ignore_patterns("checkpoint-12", "adapter", "model", "events*"))
     again = train(load_recipe("recipe.yaml", ["--output_dir", "resumed", "--resume_from_checkpoint", "last", *keys]))

@@ -1,0 +1,37 @@
+"""Keys that a method cannot live with, told before anything is loaded."""
+
+from __future__ import annotations
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.recipe.resolve import Recipe
+
+
+def check_method(recipe: Recipe) -> None:
+    """Raise `UserError` where the recipe's method and another of its keys exclude each other."""
+    method = recipe.get("method", "lora")
+    if method == "prefix":
+        _check_prefix(recipe)
+    if method == "ia3" and recipe.get("weight_decay"):
+        raise UserError(
+            f"weight_decay is {recipe.get('weight_decay')}, but IA3 trains factors, which it draws to 0: set it to "
+            "0 (they start at 1)."
+        )
+    if method == "partial" and not (recipe.get("trainable_layers") or recipe.get("trainable_modules")):
+        raise UserError(
+            "method: partial has nothing to train: give trainable_layers (the last N; negative: the first N), "
+            "trainable_modules, or both."
+        )
+
+
+def _check_prefix(recipe: Recipe) -> None:
+    if recipe.get("activation_checkpointing"):
+        raise UserError(
+            "activation_checkpointing: true computes layers again without the cache, where a trained prefix lives: "
+            "leave it out with method: prefix."
+        )
+    for key in ("resume_from_checkpoint", "load_best_model_at_end"):
+        if recipe.get("prefix_projection") and recipe.get(key):
+            raise UserError(
+                f"{key} does not go with prefix_projection: only what the projection gives is saved, so training "
+                "cannot go on from there: start anew, or set prefix_projection: false."
+            )
