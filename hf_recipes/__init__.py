@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from hf_recipes.models.methods.loraplus import loraplus_optimizer as loraplus_optimizer
     from hf_recipes.models.methods.prefix import generate_with_prefix as generate_with_prefix
     from hf_recipes.models.tokenizer import load_tokenizer as load_tokenizer
+    from hf_recipes.profiling.recorder import StepRecorder as StepRecorder
+    from hf_recipes.profiling.run import profile_recipe as profile_recipe
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
     from hf_recipes.report.page import write_report as write_report
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
@@ -73,6 +75,7 @@ _EXPORTS: dict[str, str] = {
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
     "Signer": "data.choosing.near_duplicates",
+    "StepRecorder": "profiling.recorder",
     "SupervisedCollator": "data.batching.collate",
     "SupervisedTrainer": "training.trainer",
     "TrainableGuard": "callbacks.trainable",
@@ -106,6 +109,7 @@ _EXPORTS: dict[str, str] = {
     "personal_data": "data.clean.personal",
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
+    "profile_recipe": "profiling.run",
     "start_from_data": "models.methods.lora_start",
     "stream_data": "data.mixing.streaming",
     "strip_control_characters": "data.clean.control",

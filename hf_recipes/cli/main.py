@@ -19,6 +19,7 @@ VERBS: dict[str, str] = {
     "cp": "copy a shipped recipe to edit it",
     "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
     "prepare": "clean, tokenise, split and mix a recipe's data ahead of the run",
+    "profile": "measure where a recipe's steps spend time and memory, and say what to change",
     "sft": "fine-tune by a recipe (accelerate launch -m hf_recipes.sft, with checks before and an exit code after)",
     "classify": "fine-tune a text classifier by a recipe",
     "verify": "check a checkpoint, adapter or model for damage",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hf_recipes.profiling.intervals import Interval, Named, Timeline, common, innermost, merged, total, without
-from hf_recipes.profiling.trace import Memory, Op, Trace
+from hf_recipes.profiling.trace import Memory, Op, Trace, is_message
 
 STEP = "step"
 COMMUNICATION = "communication"
@@ -27,7 +27,6 @@ PARTS: dict[str, tuple[str, str]] = {
     STEP: ("other", ""),
 }
 PHASES = tuple(dict.fromkeys(phase for phase, _ in PARTS.values()))
-_MESSAGES = ("gloo:", "nccl:", "mpi:", "ucc:", "c10d::", "record_param_comms")
 _DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::native_dropout_backward", "aten::feature_dropout")
 
 
@@ -79,18 +78,14 @@ def phase_timeline(trace: Trace) -> Timeline:
 
 def _communication(trace: Trace) -> list[Interval]:
     if trace.kernels:
-        return merged((kernel.start, kernel.end) for kernel in trace.kernels if _is_message(kernel.name))
-    return merged((op.start, op.end) for op in trace.ops if _is_message(op.name))
+        return merged((kernel.start, kernel.end) for kernel in trace.kernels if is_message(kernel.name))
+    return merged((start, end) for start, end, _ in trace.messages)
 
 
 def _computation(trace: Trace) -> list[Interval]:
     if trace.kernels:
-        return merged((kernel.start, kernel.end) for kernel in trace.kernels if not _is_message(kernel.name))
+        return merged((kernel.start, kernel.end) for kernel in trace.kernels if not is_message(kernel.name))
     return merged((op.start, op.end) for op in trace.ops if op.name.startswith("aten::"))
-
-
-def _is_message(name: str) -> bool:
-    return name.startswith((*_MESSAGES, "nccl"))
 
 
 def phase_rows(trace: Trace, device: str, held_bytes: int) -> list[PhaseRow]:
@@ -142,7 +137,7 @@ def _device_seconds(trace: Trace, timeline: Timeline) -> defaultdict[str, float]
     busy: defaultdict[str, list[Interval]] = defaultdict(list)
     for kernel in trace.kernels:
         moment = kernel.start if kernel.launched is None else kernel.launched
-        if name := COMMUNICATION if _is_message(kernel.name) else timeline.at(moment):
+        if name := COMMUNICATION if is_message(kernel.name) else timeline.at(moment):
             busy[name].append((kernel.start, kernel.end))
     computed = _computation(trace)
     if COMMUNICATION in busy:

@@ -12,6 +12,7 @@ from hf_recipes.profiling.intervals import Named
 
 PREFIX = "hf_recipes::"  # of the ranges this package puts into the trace
 _DATALOADER = "enumerate(DataLoader)"  # the range torch's own DataLoader puts there
+_MESSAGES = ("gloo:", "nccl", "mpi:", "ucc:", "c10d::", "record_param_comms")
 _DEVICE_TYPES = {0: "cpu", 1: "cuda"}  # c10::DeviceType
 _DTYPES = {
     "float": "float32",
@@ -55,9 +56,11 @@ class Memory(NamedTuple):
 
 @dataclass
 class Trace:
-    """What is read from a trace, each list by ascending start."""
+    """What is read from a trace, each list by ascending start. `messages` are exchanges between ranks, on whichever
+    thread of the host waits for them."""
 
     ranges: list[Named] = field(default_factory=list)
+    messages: list[Named] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
@@ -83,8 +86,11 @@ def parse_events(events: Iterable[Mapping[str, Any]]) -> Trace:
         elif category == "cpu_op":
             trace.ops.append(_op(event, arguments))
         elif category == "user_annotation":
-            if name := _range_name(event["name"]):
-                trace.ranges.append(Named(event["ts"], event["ts"] + event["dur"], name))
+            stretch = Named(event["ts"], event["ts"] + event["dur"], event["name"])
+            if is_message(stretch.name):
+                trace.messages.append(stretch)
+            elif name := _range_name(stretch.name):
+                trace.ranges.append(stretch._replace(name=name))
         elif category in ("cuda_runtime", "cuda_driver"):
             if "correlation" in arguments:
                 launches[arguments["correlation"]] = event["ts"]
@@ -94,9 +100,15 @@ def parse_events(events: Iterable[Mapping[str, Any]]) -> Trace:
     trace.kernels = [
         Kernel(*stretch, None if correlation is None else launches.get(correlation)) for stretch, correlation in kernels
     ]
-    for stretches in (trace.ranges, trace.ops, trace.kernels, trace.memory):
+    trace.messages += [Named(op.start, op.end, op.name) for op in trace.ops if is_message(op.name)]
+    for stretches in (trace.ranges, trace.messages, trace.ops, trace.kernels, trace.memory):
         stretches.sort(key=lambda stretch: stretch[0])
     return trace
+
+
+def is_message(name: str) -> bool:
+    """Whether an operator, range or kernel exchanges something between ranks."""
+    return name.startswith(_MESSAGES)
 
 
 def _op(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> Op:

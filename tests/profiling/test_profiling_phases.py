@@ -123,8 +123,10 @@ def test_peak_memory_of_a_phase_counts_what_was_held_before_it():
 
 
 def test_communication_is_what_no_computation_hides():
-    messages = op("gloo:all_reduce", 700, 900, thread=2)
-    events = [*STEP, messages, op("aten::mm", 650, 780, [[1, 1], [1, 1]], ["float"] * 2)]
+    # As gloo's own threads write it; c10d's operators are the calls that hand messages over.
+    gloo = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "ts": 710, "dur": 190, "tid": 2}
+    call = op("c10d::allreduce_", 700, 710)
+    events = [*STEP, gloo, call, op("aten::mm", 650, 780, [[1, 1], [1, 1]], ["float"] * 2)]
     rows = by_name(phase_rows(parse_events(events), "cpu", 0))
     assert rows["communication", ""].seconds * 1e6 == pytest.approx(120)  # 780–900
     assert rows["backward", ""].seconds * 1e6 == pytest.approx(280)
