@@ -71,6 +71,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     options.model = options.model.resolve()
     options.model_name = options.model.name
+    if not (options.model / "config.json").is_file():
+        parser.error(f"{options.model} has no config.json: MODEL is a directory with a model and its tokenizer")
     options.peers = options.peers and options.peers.resolve()
     options.data = options.data or (options.peers and options.peers / "data" / "alpaca.jsonl")
     if options.data is None:
@@ -108,7 +110,7 @@ def comparison(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     print("\n" + comparison_table(results, ceilings, losses, absent, sizes))
     return {
         "rows": {"count": kept, "mean_tokens": sizes.mean_length, "supervised_share": sizes.supervised_share},
-        "runs": {name: [dataclasses.asdict(run) for run in runs] for name, runs in results.items()},
+        "runs": {name: [as_values(run) for run in runs] for name, runs in results.items()},
         "roofline": ceilings,
         "heldout_loss": losses,
         "not_measured": absent,
@@ -140,11 +142,16 @@ def growth(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     print("\n" + growth_table("rows a step", measured, batches, names, 1))
     return {
         "growth": [
-            {"length": length, "batch": batch, "contender": name, **dataclasses.asdict(runs[0])}
+            {"length": length, "batch": batch, "contender": name, **as_values(runs[0])}
             for (length, batch), point in measured.items()
             for name, runs in point.items()
         ]
     }
+
+
+def as_values(measured: Measurement) -> dict[str, Any]:
+    """For the JSON file: everything but where the outputs lay."""
+    return {name: value for name, value in dataclasses.asdict(measured).items() if name != "output"}
 
 
 def load_tokenizer(model: Path) -> Any:

@@ -29,7 +29,7 @@ REFUSED_KEYS: dict[str, str] = {
     "eos_token": "the token that ends a turn is found from the chat template",
 }
 # Keys that may be `auto`: decided at the start of the run, by measuring, as if the key were absent.
-AUTO_KEYS = ("activation_checkpointing", "gradient_checkpointing", "train_sampling_strategy")
+AUTO_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 # Keys whose default is the only supported value for now.
 UNSUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "eval_packing": (False, None),

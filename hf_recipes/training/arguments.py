@@ -56,6 +56,11 @@ def build_arguments(
     return parse_recipe(Recipe(recipe.name, values, recipe.given))
 
 
+def global_batch_size(arguments: SFTConfig) -> int:
+    """Rows that meet in one optimizer step: micro-batch × accumulation × ranks."""
+    return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+
+
 def total_steps(rows: int, arguments: SFTConfig) -> int:
     """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
     if arguments.max_steps > 0:

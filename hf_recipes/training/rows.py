@@ -1,5 +1,4 @@
-"""The rows of the training set and their order: the samples as they are, grouped by length where that saves padding, or
-packed, where the model keeps packed samples apart."""
+"""The rows of the training set: the samples as they are, or packed, where the model keeps packed samples apart."""
 
 from __future__ import annotations
 
@@ -10,10 +9,11 @@ import numpy as np
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.data.batching.collate import length_grouped_order, padding_share
+from hf_recipes.data.batching.collate import length_grouped_order, padding_share, shuffled_order
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
 from hf_recipes.models.precision import Precision
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.fit import autocast_dtype
 from hf_recipes.training.isolation import find_isolation
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from trl import SFTConfig
 
 
-# Below that share of the computed tokens the order stays wholly random.
-_PADDING_WORTH_SAVING = 0.05
+_PADDING_WORTH_TELLING = 0.1
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,8 @@ def choose_rows(
     if arguments.train_sampling_strategy == "group_by_length":
         logger.info("Packed rows are all nearly full: train_sampling_strategy group_by_length is not needed.")
         arguments.train_sampling_strategy = "random"
-    bins = pack(sample_lengths(dataset), recipe.get("max_length", 1024), arguments.seed)
+    lengths = sample_lengths(dataset)
+    bins = pack(lengths, recipe.get("max_length", 1024), arguments.seed)
     logger.info(
         "Packed %d samples into %d rows of at most %d tokens: a row holds %.1f samples.",
         len(dataset),
@@ -92,8 +92,8 @@ def choose_rows(
         recipe.get("max_length", 1024),
         len(dataset) / len(bins),
     )
-    packed = packed_dataset(dataset, bins)
-    return TrainingRows(packed, int(sample_lengths(packed).max()), packed=True, one_row=found.one_row)
+    longest = int(np.add.reduceat(lengths[bins.rows], bins.offsets[:-1], dtype=np.int64).max())
+    return TrainingRows(packed_dataset(dataset, bins), longest, packed=True, one_row=found.one_row)
 
 
 def longest_row(dataset: Dataset | IterableDataset, recipe: Recipe) -> int:
@@ -103,25 +103,25 @@ def longest_row(dataset: Dataset | IterableDataset, recipe: Recipe) -> int:
     return int(recipe.get("max_length", 1024))
 
 
-def group_by_length_if_it_saves(rows: TrainingRows, recipe: Recipe, arguments: SFTConfig) -> None:
-    """Let samples of like length share batches, if the recipe leaves ``train_sampling_strategy`` open and at least a
-    twentieth of the computed tokens is saved that way. The batch sizes in `arguments` must be final."""
-    micro_batch = arguments.per_device_train_batch_size
-    if "train_sampling_strategy" in recipe.given or rows.packed or rows.count == 0:
-        return
-    if micro_batch == 1:  # padded to a multiple of 8 only
+def tell_padding(rows: TrainingRows, arguments: SFTConfig) -> None:
+    """Say how much of what is computed is padding, where grouping by length would save a tenth of it or more.
+
+    It is not switched on by itself: what meets in a step is then of one length, and tokens of short samples weigh more.
+    The batch sizes in `arguments` must be final.
+    """
+    if rows.packed or rows.count == 0 or arguments.train_sampling_strategy != "random":
         return
     lengths = sample_lengths(rows.dataset)
-    global_batch = micro_batch * arguments.gradient_accumulation_steps * arguments.world_size
-    shuffled = np.random.default_rng(arguments.seed).permutation(len(lengths))
-    grouped = length_grouped_order(lengths, global_batch, arguments.seed, 0)
-    before, after = (padding_share(lengths[order], micro_batch) for order in (shuffled, grouped))
-    if before - after < _PADDING_WORTH_SAVING:
-        return
-    arguments.train_sampling_strategy = "group_by_length"
-    logger.info(
-        "Samples of like length share batches: padding is %.0f %% of the tokens computed, not %.0f %% "
-        "(train_sampling_strategy: random to switch off).",
-        100 * after,
-        100 * before,
+    now, grouped = (
+        padding_share(
+            lengths[order(lengths, global_batch_size(arguments), arguments.seed, 0)],
+            arguments.per_device_train_batch_size,
+        )
+        for order in (shuffled_order, length_grouped_order)
     )
+    if now - grouped > _PADDING_WORTH_TELLING:
+        logger.info(
+            "%.0f %% of the tokens computed are padding; train_sampling_strategy: group_by_length makes it %.0f %%.",
+            100 * now,
+            100 * grouped,
+        )

@@ -34,7 +34,7 @@ from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
-from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, group_by_length_if_it_saves, longest_row
+from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 
@@ -95,7 +95,7 @@ def build_run(setup: Setup) -> BuiltRun:
     start_adapter_of_run(setup, model, rows, collator, resume)
     check_resume(resume, model, total_steps(rows.count, arguments))
     fitted = fit_in_memory(model, recipe, arguments, setup.precision, longest=rows.longest, packed=rows.packed)
-    group_by_length_if_it_saves(rows, recipe, arguments)
+    tell_padding(rows, arguments)
     stop_ids = _stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
     callbacks = [EventLogCallback(), *watchers, start_checkpoint_keeper(setup, source)]

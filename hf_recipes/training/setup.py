@@ -19,7 +19,7 @@ from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.adapter_start import make_result_plain
-from hf_recipes.training.arguments import build_arguments, recipe_precision
+from hf_recipes.training.arguments import build_arguments, global_batch_size, recipe_precision
 from hf_recipes.training.method_limits import check_method
 from hf_recipes.training.output import choose_output, record_run
 
@@ -41,12 +41,6 @@ class Setup:
     hardware: Hardware
     precision: Precision
     run: RunDirectory
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples that meet in one optimizer step: micro-batch × accumulation × ranks."""
-        arguments = self.arguments
-        return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
 
     def load_tokenizer(self) -> tuple[ModelSource, PreTrainedTokenizerBase]:
         """Find the base (rank 0 first, so that it is fetched once) and load its tokenizer."""
@@ -109,7 +103,7 @@ def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
     logger.info("Precision: %s%s", describe(precision), f"; {precision.why}" if precision.why else "")
     logger.info(
         "Global batch: %d = %d a device × %d accumulated × %d process%s",
-        setup.global_batch_size,
+        global_batch_size(arguments),
         arguments.per_device_train_batch_size,
         arguments.gradient_accumulation_steps,
         arguments.world_size,
@@ -131,7 +125,7 @@ def write_run_record(setup: Setup, source: ModelSource, model: Any, **facts: Any
         hardware=setup.hardware,
         precision=setup.precision,
         world_size=setup.arguments.world_size,
-        global_batch_size=setup.global_batch_size,
+        global_batch_size=global_batch_size(setup.arguments),
         trainable_parameters=trainable,
         total_parameters=total,
         **facts,

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from transformers.trainer_utils import has_length
 from trl import SFTTrainer
 
 from hf_recipes.callbacks.gradients import see_loss
-from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order
+from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order, shuffled_order
 from hf_recipes.data.batching.packing import sample_lengths
+from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.hidden_states import has_plain_head, last_hidden_states
 from hf_recipes.training.loss import Kernel, chunked_cross_entropy, supervised_cross_entropy
 
 
 class SupervisedTrainer(SFTTrainer):
-    """`SFTTrainer` with a loss of its own, and length-grouped batches that are the same on all ranks.
+    """`SFTTrainer` with a loss of its own, and batches that are the same on any number of ranks and after a resume.
 
     Same loss value as TRL's (a test holds it); on a LoRA step the head is neither recomputed in the backward pass nor
     given a weight gradient, and no entropy or accuracy is computed over the vocabulary.
@@ -54,21 +57,31 @@ class SupervisedTrainer(SFTTrainer):
         return total / num_items_in_batch * ranks
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """`Trainer`'s, but for length groups: its own are drawn from the global random state, which dropout moves apart
-        on CPU ranks and a resumed run does not have. (`SFTTrainer` takes no sampler, so a method is overridden.)"""
-        arguments = self.args
-        if arguments.train_sampling_strategy != "group_by_length" or not has_length(self.train_dataset):
+        """Orders of our own for ``random`` and ``group_by_length``: `Trainer`'s are drawn from the global random state,
+        which dropout moves apart on CPU ranks and a resumed run does not have, and meet other samples in a step when
+        accumulation or ranks change. (`SFTTrainer` takes no sampler, so a method is overridden.)"""
+        order = _ORDERS.get(str(self.args.train_sampling_strategy))
+        lengths = _row_lengths(self.train_dataset)
+        if order is None or lengths is None:
             return super()._get_train_sampler(train_dataset)
-        lengths = sample_lengths(self.train_dataset)
-        global_batch = (
-            arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-        )
-        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return EpochSampler(
-            lambda epoch: length_grouped_order(lengths, global_batch, seed, epoch),
+            lambda epoch: order(lengths, global_batch_size(self.args), seed, epoch),
             len(lengths),
             lambda: int(self.state.epoch or 0),
         )
+
+
+_ORDERS = {"random": shuffled_order, "group_by_length": length_grouped_order}
+
+
+def _row_lengths(dataset: Any) -> np.ndarray | None:
+    """Tokens of each row, one for all where rows are packed; None for a stream."""
+    if not has_length(dataset):
+        return None
+    if isinstance(dataset, Dataset) and {"length", "input_ids"} & set(dataset.column_names):
+        return sample_lengths(dataset)
+    return np.ones(len(dataset), dtype=np.int32)
 
 
 def _positions(inputs: Mapping[str, Any]) -> dict[str, Tensor]:

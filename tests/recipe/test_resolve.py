@@ -103,7 +103,7 @@ def test_the_fingerprint_ignores_where_output_goes_and_nothing_else(recipe_file)
     assert load_recipe(str(recipe_file), ["--seed", "7"]).fingerprint() != base
 
 
-@pytest.mark.parametrize("key", ["activation_checkpointing", "gradient_checkpointing", "train_sampling_strategy"])
+@pytest.mark.parametrize("key", ["activation_checkpointing", "gradient_checkpointing"])
 def test_auto_means_as_if_left_out(recipe_file, key):
     recipe = load_recipe(str(recipe_file), [f"--{key}", "auto"])
     assert key not in recipe.given and "activation_checkpointing" not in recipe.values

@@ -56,7 +56,7 @@ def test_values_are_brought_into_their_type(key, given, taken):
         ("learning_rate", "fast", "'learning_rate' is 'fast': give a number"),
         ("per_device_train_batch_size", 2.5, "give a whole number"),
         ("per_device_train_batch_size", True, "give a whole number"),
-        ("method", "qlorra", "'method' is 'qlorra' (did you mean 'qlora'?): give one of full, partial, lora, dora, qlora, "),
+        ("method", "qlorra", "'method' is 'qlorra' (did you mean 'qlora'?): give one of full, partial, lora"),
         ("dtype", "bf61", "'bf61' is not a dtype"),
         ("padding_free", True, "'padding_free: True' is not supported"),
         ("load_in_4bit", True, "write `method: qlora`"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from tiny_runs import tiny_arguments
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.recipe.resolve import Recipe, load_recipe
-from hf_recipes.training.rows import TrainingRows, check_rows, group_by_length_if_it_saves
+from hf_recipes.training.rows import TrainingRows, check_rows, tell_padding
 from hf_recipes.training.run import train
 
 RECIPE = """
@@ -89,43 +88,28 @@ def test_keys_that_contradict_each_other_are_told(values, message):
         check_rows(Recipe("r", values, frozenset(values)))
 
 
-def final_eval_loss(recipe_file, seed, *keys):
-    place = ["--output_dir", str(recipe_file.parent / "runs" / str(seed))]
-    shared = [*place, "--seed", str(seed), "--max_steps", "40", "--eval_steps", "40", "--save_strategy", "no"]
-    run = train(
-        load_recipe(str(recipe_file), [*shared, "--output_dir", str(recipe_file.parent / "runs" / str(seed)), *keys])
-    )
-    loss = events(run, "eval")[-1]["eval_loss"]
-    shutil.rmtree(run.path)
-    return loss
+def told_padding(recipe_file, lengths, caplog, **settings):
+    rows = TrainingRows(Dataset.from_dict({"input_ids": [[1] * n for n in lengths], "length": lengths}), max(lengths))
+    with caplog.at_level("INFO", logger="hf_recipes"):
+        tell_padding(rows, tiny_arguments(recipe_file.parent, **settings))
+    return caplog.text
 
 
-@pytest.mark.slow
-def test_length_groups_end_where_random_batches_end(recipe_file):
-    """Within the spread of three seeds, as the length grouping changes which samples meet and nothing else."""
-    seeds = (1, 2, 3)
-    shuffled = [final_eval_loss(recipe_file, seed, "--train_sampling_strategy", "random") for seed in seeds]
-    grouped = [final_eval_loss(recipe_file, seed, "--train_sampling_strategy", "group_by_length") for seed in seeds]
-    assert min(shuffled) <= sum(grouped) / 3 <= max(shuffled), (shuffled, grouped)
+def test_padding_that_grouping_would_save_is_told_not_taken_away(recipe_file, caplog):
+    lengths = np.random.default_rng(0).integers(10, 400, 300).tolist()
+    told = told_padding(recipe_file, lengths, caplog, per_device_train_batch_size=8)
+    assert "of the tokens computed are padding; train_sampling_strategy: group_by_length makes it" in told
 
 
 @pytest.mark.parametrize(
-    ("keys", "strategy"), [([], "group_by_length"), (["--train_sampling_strategy", "random"], "random")]
+    "settings",
+    [
+        {"per_device_train_batch_size": 8, "train_sampling_strategy": "group_by_length"},
+        {"per_device_train_batch_size": 1},
+        # Within a global batch of many micro-batches like lengths meet already.
+        {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 32},
+    ],
 )
-def test_like_lengths_meet_by_themselves_where_that_saves_padding(keys, strategy, recipe_file, caplog):
-    recipe = load_recipe(str(recipe_file), keys)
-    lengths = np.random.default_rng(0).integers(10, 400, 300)
-    rows = TrainingRows(Dataset.from_dict({"input_ids": [[1] * n for n in lengths], "length": lengths}), 400)
-    arguments = tiny_arguments(recipe_file.parent, per_device_train_batch_size=8)
-    with caplog.at_level("INFO", logger="hf_recipes"):
-        group_by_length_if_it_saves(rows, recipe, arguments)
-    assert arguments.train_sampling_strategy == strategy
-    assert ("of the tokens computed" in caplog.text) == (strategy == "group_by_length")
-
-
-@pytest.mark.parametrize(("lengths", "micro_batch"), [([64] * 100, 8), (list(range(10, 110)), 1)])
-def test_where_nothing_is_saved_the_order_stays_random(lengths, micro_batch, recipe_file):
-    rows = TrainingRows(Dataset.from_dict({"input_ids": [[1] * n for n in lengths], "length": lengths}), max(lengths))
-    arguments = tiny_arguments(recipe_file.parent, per_device_train_batch_size=micro_batch)
-    group_by_length_if_it_saves(rows, load_recipe(str(recipe_file)), arguments)
-    assert arguments.train_sampling_strategy == "random"
+def test_where_little_is_to_be_saved_nothing_is_told(settings, recipe_file, caplog):
+    lengths = np.random.default_rng(0).integers(10, 400, 300).tolist()
+    assert told_padding(recipe_file, lengths, caplog, **settings) == ""

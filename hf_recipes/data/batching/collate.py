@@ -76,6 +76,20 @@ def _counted_on(rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
     return torch.stack([torch.cat([row, row[-1] + torch.arange(1, length - len(row) + 1)]) for row in rows])
 
 
+def shuffled_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
+    """Shuffle the samples, then let those of one global batch stand from the longest to the shortest.
+
+    What meets in a step is random, and its loss the same whatever the order within; but cut into micro-batches and
+    ranks it has less padding. Same arguments and promises as `length_grouped_order`.
+
+    Returns:
+        int64 sample numbers, each once.
+    """
+    lengths = np.asarray(lengths)
+    order = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+    return order[np.lexsort((-lengths[order].astype(np.int64), np.arange(len(order)) // batch_size))]
+
+
 def length_grouped_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
     """Order the samples so that those of one global batch are about equally long, while batches come in random order.
 

@@ -8,7 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.data.batching.collate import EpochSampler, SupervisedCollator, length_grouped_order, padding_share
+from hf_recipes.data.batching.collate import (
+    EpochSampler,
+    SupervisedCollator,
+    length_grouped_order,
+    padding_share,
+    shuffled_order,
+)
 from hf_recipes.data.masking.masks import IGNORED
 
 
@@ -164,3 +170,26 @@ def test_a_resume_in_a_later_epoch_takes_up_the_same_order_on_two_ranks():
         whole = batches_of_a_rank(order, 64, 3, ranks=2, rank=rank, micro_batch=4)
         rest = batches_of_a_rank(order, 64, 3, ranks=2, rank=rank, micro_batch=4, skipped=5)
         assert rest == whole[5:]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 500), min_size=1, max_size=60),
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 3),
+)
+def test_the_shuffled_order_changes_places_within_a_global_batch_only(lengths, batch_size, seed, epoch):
+    lengths = np.array(lengths)
+    order = shuffled_order(lengths, batch_size, seed, epoch)
+    plain = np.random.default_rng((seed, epoch)).permutation(len(lengths))
+    for start in range(0, len(lengths), batch_size):
+        ours, theirs = order[start : start + batch_size], plain[start : start + batch_size]
+        assert sorted(ours) == sorted(theirs)
+        assert (np.diff(lengths[ours]) <= 0).all()
+
+
+def test_sorting_within_a_global_batch_of_many_micro_batches_takes_most_padding_away():
+    lengths = np.random.default_rng(0).integers(20, 512, 2000)
+    random = padding_share(lengths, 4)
+    sorted_within = padding_share(lengths[shuffled_order(lengths, 64, 1, 0)], 4)
+    assert random > 0.3 and sorted_within < 0.1
