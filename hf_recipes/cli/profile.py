@@ -8,9 +8,15 @@ import os
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from hf_recipes.recipe.resolve import Recipe
 
 HELP = """Run a few real steps of a recipe and show where their time and memory go: data, forward, loss, backward,
 optimizer, communication; tokens a second, MFU, the dtypes matrix products really ran in, the operators that take most
@@ -21,12 +27,13 @@ Nothing is kept but what is asked for: the result of these steps is thrown away.
 """
 TAKES_RECIPE_KEYS = True
 STEPS = 10
+FLAGS = ("config", "steps", "output", "trace", "json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``--config``, ``--steps``, ``--output``, ``--trace``, ``--json``."""
     parser.add_argument("--config", metavar="RECIPE", help="a recipe file, or the name of a shipped recipe")
-    parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"steps to measure (default {STEPS})")
+    parser.add_argument("--steps", default=str(STEPS), metavar="N", help=f"steps to measure (default {STEPS})")
     parser.add_argument("--output", metavar="DIR", help="keep profile.json, trace.json and the run's log there")
     parser.add_argument(
         "--trace", metavar="FILE", help="write the trace there, for chrome://tracing or ui.perfetto.dev"
@@ -36,35 +43,86 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Profile the recipe and print what was found."""
+    _refuse_misspelt_flags(options.recipe_keys)
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
-    if options.steps < 1:
-        raise UserError(f"--steps: {options.steps} is not a number of steps: give 1 or more.")
+    steps = _step_count(options.steps)
     output, trace = _free_directory(options.output), _trace_path(options.trace)
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    if _is_classification(recipe):
+        raise UserError(
+            f"Recipe '{recipe.name}' is one of a classifier (its rows have text and label), and profile measures the "
+            "training of language models only: to train on its text as one, write format: text into its datasets."
+        )
     _quiet()
     from hf_recipes.core.files import json_safe, write_json
     from hf_recipes.core.ranks import is_main
-    from hf_recipes.profiling.advice import answers
+    from hf_recipes.profiling.advice import answers, caveat
     from hf_recipes.profiling.run import profile_recipe
     from hf_recipes.profiling.terminal import render
 
     # The Trainer prints its losses; standard output is for the profile alone.
     with tempfile.TemporaryDirectory(prefix="hf_recipes_profile_") as scratch, redirect_stdout(sys.stderr):
         directory = output or Path(scratch)
-        profile = profile_recipe(recipe, options.steps, directory, trace or (output and output / "trace.json"))
+        profile = profile_recipe(recipe, steps, directory, trace or (output and output / "trace.json"))
     if not is_main():
         return 0
     checks = answers(profile)
-    values = json_safe({**profile.as_dict(), "checks": [vars(answer) for answer in checks]})
+    values = json_safe({**profile.as_dict(), "checks": [vars(answer) for answer in checks], "caveat": caveat(profile)})
     if output:
         write_json(output / "profile.json", values)
     print(json.dumps(values, ensure_ascii=False, indent=2) if options.json else render(profile, checks))
     return 0
+
+
+def _step_count(text: str) -> int:
+    """Read by hand: argparse would put its own words around an error."""
+    count = int(text) if text.strip().isdecimal() else 0
+    if count < 1:
+        raise UserError(f"--steps: '{text}' is not a number of steps: give a whole number of 1 or more.")
+    return count
+
+
+def _refuse_misspelt_flags(arguments: list[str]) -> None:
+    """A flag that is no recipe key and looks most like one of this verb's own is told so, not likened to a key."""
+    from hf_recipes.recipe.key_table import load_key_table
+
+    keys = load_key_table()
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0].partition(".")[0]
+        if not argument.startswith("--") or name in keys:
+            continue
+        if set(get_close_matches(name, [*keys, *FLAGS], n=1)) & set(FLAGS):
+            raise UserError(f"--{name} is no option of `hf-recipes profile`{nearest(name, FLAGS)}.")
+
+
+def _is_classification(recipe: Recipe) -> bool:
+    """Whether the recipe is `hf-recipes classify`'s: it has its key, or no source names a format and the first rows of
+    all are texts with a label (on the Hub: their columns are named so)."""
+    from hf_recipes.data.check import open_source
+    from hf_recipes.data.classification import check_classification_sources
+    from hf_recipes.data.ledger import Ledger
+    from hf_recipes.data.reading.sources import as_specs, find_files
+
+    if "max_label_share" in recipe.given:
+        return True
+    specs = as_specs(recipe.values["datasets"])
+    if any(spec.format != "auto" or (find_files(spec) is None and "label" not in spec.columns) for spec in specs):
+        return False
+    try:
+        for spec in specs:
+            if find_files(spec) is None:
+                continue
+            if open_source(spec, Ledger(spec.label))[0] != "text":
+                return False
+            check_classification_sources([replace(spec, role="domain")])
+    except UserError:
+        return False
+    return True
 
 
 def _quiet() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.dtypes import canonical_dtype_name
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.models.base import load_base
 from hf_recipes.models.precision import choose_precision, detect_hardware
-from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized
+from hf_recipes.models.quantized import (
+    FOUR_BIT_KEYS,
+    QuantizationSettings,
+    check_eight_bit,
+    choose_quantization,
+    freeze_quantized,
+)
 from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource, find_model, one_sentence
 from hf_recipes.models.stored import WHOLE_METHODS
@@ -42,7 +49,7 @@ LOAD_ARGUMENTS = (
 
 
 def build_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer for full fine-tuning.
 
@@ -61,7 +68,7 @@ def build_model(
 
 
 def build_partial_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model of which only some layers or modules are trained, and its tokenizer.
 
@@ -79,7 +86,7 @@ def build_partial_model(
 
 
 def build_lora_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a frozen base with a LoRA (or DoRA) adapter, and its tokenizer.
 
@@ -99,7 +106,12 @@ def build_lora_model(
 
 
 def build_qlora_model(
-    name_or_path: str, *, compute_dtype: str = "bf16", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path,
+    *,
+    compute_dtype: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    **arguments: Any,
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a base in NF4 with double quantisation and a LoRA adapter on it, and the tokenizer; on a CPU too.
 
@@ -107,23 +119,27 @@ def build_qlora_model(
         name_or_path: Directory or Hub name of a 16-bit or 32-bit model, quantised while loading; or of one that
             bitsandbytes has quantised already.
         compute_dtype: What quantised weights are dequantised to for each product, in any spelling; ``auto`` as in
-            `build_lora_model`.
+            `build_lora_model`; default bf16.
+        dtype: The same, by the name it has elsewhere.
         revision: Hub revision.
         arguments: Fields of `quantized.QuantizationSettings` (``quant_type``, ``double_quant``, ``quant_storage``,
             ``load_in_8bit``); the rest as in `build_lora_model`.
 
     Raises:
-        UserError: as in `build_lora_model`, or bitsandbytes is missing.
+        UserError: as in `build_lora_model`, bitsandbytes is missing, `compute_dtype` and `dtype` differ, or a setting
+            of four bits is given with ``load_in_8bit``.
     """
     from hf_recipes.models.methods.lora import LoraSettings, attach_lora
 
     quantization, rest = _split(arguments, QuantizationSettings)
+    if quantization.get("load_in_8bit"):
+        check_eight_bit(quantization)
     return _build(
         "qlora",
         LoraSettings,
         attach_lora,
         name_or_path,
-        compute_dtype,
+        _one_dtype(compute_dtype, dtype),
         revision,
         rest,
         QuantizationSettings(**quantization),
@@ -131,7 +147,7 @@ def build_qlora_model(
 
 
 def build_adapter_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a frozen base with bottleneck adapters after its blocks (Houlsby et al. 2019), and its tokenizer.
 
@@ -148,7 +164,7 @@ def build_adapter_model(
 
 
 def build_prefix_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a frozen base with trained key and value prefixes (Li and Liang 2021), and its tokenizer.
 
@@ -165,7 +181,7 @@ def build_prefix_model(
 
 
 def build_ia3_model(
-    name_or_path: str, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
+    name_or_path: str | Path, *, dtype: str = "auto", revision: str | None = None, **arguments: Any
 ) -> tuple[PeftModel, PreTrainedTokenizerBase]:
     """Load a frozen base with trained scales on keys, values and MLP (IA3, Liu et al. 2022), and its tokenizer.
 
@@ -185,7 +201,7 @@ def _build(
     method: str,
     settings_type: type,
     attach: Callable[..., Any],
-    name_or_path: str,
+    name_or_path: str | Path,
     dtype: str,
     revision: str | None,
     arguments: Mapping[str, Any],
@@ -195,8 +211,19 @@ def _build(
     more = (settings_type, QuantizationSettings) if quantization else (settings_type,)
     known = [field.name for one in more for field in fields(one)]
     load_arguments = _load_arguments(find_model(name_or_path, revision), rest, known)
+    checked = settings_type(**settings)  # before the base is loaded, which may take minutes
     model, tokenizer = _load(method, name_or_path, dtype, revision, load_arguments, quantization)
-    return attach(model, settings_type(**settings)), tokenizer
+    return attach(model, checked), tokenizer
+
+
+def _one_dtype(compute_dtype: str | None, dtype: str | None) -> str:
+    """The compute dtype of QLoRA, by either name."""
+    given = [name for name in (compute_dtype, dtype) if name is not None]
+    if len({canonical_dtype_name(name) for name in given}) > 1:
+        raise UserError(
+            f"compute_dtype is {compute_dtype} and dtype is {dtype}, which mean the same: give one of them."
+        )
+    return given[0] if given else "bf16"
 
 
 def _split(arguments: Mapping[str, Any], settings_type: type) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -208,7 +235,9 @@ def _split(arguments: Mapping[str, Any], settings_type: type) -> tuple[dict[str,
     )
 
 
-def _load_arguments(source: ModelSource, arguments: Mapping[str, Any], settings: Iterable[str] = ()) -> dict[str, Any]:
+def _load_arguments(
+    source: ModelSource, arguments: Mapping[str, Any], settings: Collection[str] = ()
+) -> dict[str, Any]:
     """`arguments` as they are, once each is one of `from_pretrained`'s or a field of the model's config.
 
     Raises:
@@ -231,14 +260,20 @@ def _load_arguments(source: ModelSource, arguments: Mapping[str, Any], settings:
                 setting = f"a setting of the method ({', '.join(settings)}), " if settings else ""
                 raise UserError(
                     f"'{name}' is neither {setting}an argument of from_pretrained nor a field of the model's config"
-                    f"{nearest(name, known)}: check its spelling."
+                    f"{_nearest_argument(name, settings, known)}: check its spelling."
                 )
     return dict(arguments)
 
 
+def _nearest_argument(name: str, settings: Collection[str], known: Iterable[str]) -> str:
+    """`nearest`, which also knows a setting by its recipe key: ``lora_r`` is ``r`` here."""
+    plain = FOUR_BIT_KEYS.get(name, name.removeprefix("lora_").removeprefix("adapter_").removeprefix("ia3_"))
+    return f" (did you mean '{plain}'?)" if plain in settings else nearest(name, known)
+
+
 def _load(
     method: str,
-    name_or_path: str,
+    name_or_path: str | Path,
     dtype: str,
     revision: str | None,
     arguments: Mapping[str, Any],
@@ -249,7 +284,7 @@ def _load(
     whole = method in WHOLE_METHODS  # in fp32, so that it trains in any Trainer, with autocast or without
     precision = choose_precision("full" if whole else method, detect_hardware(), dtype=canonical_dtype_name(dtype))
     tokenizer = load_tokenizer(
-        name_or_path, revision=revision, trust_remote_code=arguments.get("trust_remote_code", False)
+        str(name_or_path), revision=revision, trust_remote_code=arguments.get("trust_remote_code", False)
     )
     config = choose_quantization(source, method, precision.dtype, quantization)
     model = load_base(source, dtype=precision.dtype, quantization=config, **arguments)

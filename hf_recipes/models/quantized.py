@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.dtypes import canonical_dtype_name
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.log import logger
+from hf_recipes.models.methods.values import truth
 from hf_recipes.models.placement import sharded_by
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.stored import check_stored, describe_stored, stored_quantization
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from transformers import BitsAndBytesConfig, PreTrainedModel
 
 QUANT_TYPES = ("nf4", "fp4")
+# What has no meaning in eight bits: recipe keys, and the fields of `QuantizationSettings` they become.
+FOUR_BIT_KEYS = {
+    "bnb_4bit_quant_type": "quant_type",
+    "use_bnb_nested_quant": "double_quant",
+    "bnb_4bit_quant_storage": "quant_storage",
+}
 STORED_BYTES = "uint8"  # what bitsandbytes packs two weights into, unless another dtype is asked for
 
 
@@ -32,6 +40,26 @@ class QuantizationSettings:
     double_quant: bool = True
     quant_storage: str | None = None
     load_in_8bit: bool = False
+
+    def __post_init__(self) -> None:
+        truth("use_bnb_nested_quant", self.double_quant)
+        truth("load_in_8bit", self.load_in_8bit)
+
+
+def check_eight_bit(given: Collection[str]) -> None:
+    """Refuse, beside ``load_in_8bit: true``, what acts on four bits only.
+
+    Args:
+        given: Names of what the user gave (not of defaults): recipe keys or fields of `QuantizationSettings`.
+
+    Raises:
+        UserError: the type, storage or double quantisation of four bits is among them.
+    """
+    four_bit = [name for name in (*FOUR_BIT_KEYS, *FOUR_BIT_KEYS.values()) if name in given]
+    if four_bit:
+        raise UserError(
+            f"{', '.join(four_bit)}: acts on a base in four bits only, not with load_in_8bit: remove one of them."
+        )
 
 
 def choose_quantization(
@@ -74,6 +102,7 @@ def choose_quantization(
             "use method: lora, or save it as safetensors first."
         )
     if settings.load_in_8bit:
+        check_eight_bit([name for name in ("quant_type", "quant_storage") if _is_changed(settings, name)])
         if sharding:
             raise UserError(f"An 8-bit base cannot be sharded by {sharding}: use four bits (no load_in_8bit).")
         return int8_config()
@@ -120,7 +149,10 @@ def nf4_config(
 
     _need_bitsandbytes()
     if quant_type not in QUANT_TYPES:
-        raise UserError(f"bnb_4bit_quant_type: '{quant_type}' is none of {', '.join(QUANT_TYPES)}.")
+        raise UserError(
+            f"bnb_4bit_quant_type: '{quant_type}' is none of {', '.join(QUANT_TYPES)}"
+            f"{nearest(str(quant_type).lower(), QUANT_TYPES)}."
+        )
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=quant_type,
@@ -165,6 +197,10 @@ def freeze_quantized(model: PreTrainedModel, compute_dtype: str | None = None) -
             if compute_dtype is not None:
                 module.compute_dtype = getattr(torch, canonical_dtype_name(compute_dtype, "compute_dtype"))
     return model
+
+
+def _is_changed(settings: QuantizationSettings, name: str) -> bool:
+    return bool(getattr(settings, name) != getattr(QuantizationSettings(), name))
 
 
 def _storage_name(asked: str | None) -> str:

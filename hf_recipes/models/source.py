@@ -48,14 +48,17 @@ class ModelSource:
         }
 
 
-def find_model(name_or_path: str, revision: str | None = None) -> ModelSource:
+def find_model(name_or_path: str | Path, revision: str | None = None) -> ModelSource:
     """Resolve a directory, a ``.gguf`` file or a Hub name; nothing is loaded.
 
     SmolLM2-135M-Instruct, the model of the quickstart, is also found where there is no Hub (`models.smollm2`).
 
     Raises:
-        UserError: something written as a path that does not exist, or a directory without a model in it.
+        UserError: no name at all, something written as a path that does not exist, or a directory without a model.
     """
+    if not isinstance(name_or_path, (str, Path)) or not str(name_or_path):
+        raise UserError(f"model_name_or_path is {name_or_path!r}: give a directory, a .gguf file or a Hub name.")
+    name_or_path = str(name_or_path)
     path = Path(name_or_path).expanduser()
     if path.is_file() and path.suffix == ".gguf":
         return ModelSource(str(path.parent), None, "local GGUF file", path.name)

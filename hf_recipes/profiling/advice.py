@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from hf_recipes.core.dtypes import SHORT_NAMES
 from hf_recipes.profiling.facts import Profile
+from hf_recipes.recipe.keys import LoraMethods
 
 BUSY_ENOUGH = 0.8
 DATA_TOO_LONG = 0.05
 PADDING_TOO_MUCH = 0.1
+PADDING_WORTH_SAVING = 0.05
+FEW_STEPS = 3
 HALF_PRECISION_ENOUGH = 0.9
 OPTIMIZER_TOO_LONG = 0.1
 DROPOUT_TOO_LONG = 0.02
@@ -41,6 +44,14 @@ def answers(profile: Profile) -> list[Answer]:
     return [answer for answer in found if answer is not None]
 
 
+def caveat(profile: Profile) -> str:
+    """A sentence about figures from too few steps to judge by; empty where they are enough."""
+    if profile.steps >= FEW_STEPS:
+        return ""
+    timed = "Only one step was timed" if profile.steps == 1 else f"Only {profile.steps} steps were timed"
+    return f"{timed}: figures and answers may differ from run to run; judge by more (--steps 10)."
+
+
 def _answer(question: str, yes: bool, measured: str, advice: str) -> Answer:
     return Answer(question, yes, measured, "" if yes else advice)
 
@@ -67,24 +78,42 @@ def is_busy(profile: Profile) -> Answer:
 def is_fed(profile: Profile) -> Answer:
     """Data should be ready when the step begins."""
     share, workers = profile.share("data"), profile.setting.workers
+    if profile.setting.streaming:
+        cure = "`hf-recipes prepare` ahead and streaming: false, which allows dataloader_num_workers too"
+    else:
+        cure = f"dataloader_num_workers: {max(2, 2 * workers)}"
     return _answer(
         "Does data take less than 5 % of a step?",
         share < DATA_TOO_LONG,
         f"{_percent(share)}, dataloader_num_workers {workers}",
-        f"dataloader_num_workers: {max(2, 2 * workers)}, and `hf-recipes prepare` ahead instead of streaming",
+        cure,
     )
 
 
 def is_dense(profile: Profile) -> Answer:
     """Padding is computed like tokens and teaches nothing."""
-    setting, share = profile.setting, profile.padding_share
+    share = profile.padding_share
+    question = "Is less than 10 % of the batch padding?"
+    return _answer(question, share < PADDING_TOO_MUCH, _percent(share), _less_padding(profile))
+
+
+def _less_padding(profile: Profile) -> str:
+    """Random batches are sorted within already, so grouping is advised only where it saves something on this data."""
+    setting, grouped = profile.setting, profile.setting.grouped_padding_share
     if setting.packing:
-        cure = "rows cannot be filled: lower max_length towards the longest sample, or turn packing off"
-    elif setting.sampling == "group_by_length":
-        cure = "packing: true"
-    else:
-        cure = "train_sampling_strategy: group_by_length, or packing: true"
-    return _answer("Is less than 10 % of the batch padding?", share < PADDING_TOO_MUCH, _percent(share), cure)
+        return "rows cannot be filled: lower max_length towards the longest sample, or turn packing off"
+    cures = []
+    saved = 0.0 if grouped is None else profile.padding_share - grouped
+    if setting.sampling != "group_by_length" and saved > PADDING_WORTH_SAVING:
+        left = f"{100 * (profile.padding_share - saved):.0f} % left; a step is then of one length"
+        cures.append(f"train_sampling_strategy: group_by_length ({left})")
+    if setting.can_pack:
+        cures.append("packing: true")
+    if setting.streaming:
+        cures.append("streaming: false, which allows packing and group_by_length")
+    if not cures and setting.micro_batch > 1:
+        cures.append("a smaller per_device_train_batch_size with more gradient_accumulation_steps")
+    return ", or ".join(cures) or "short samples are rounded up to 8 positions: nothing to mend"
 
 
 def is_half_precision(profile: Profile) -> Answer:
@@ -111,7 +140,9 @@ def is_causal(profile: Profile) -> Answer | None:
     calls, masked = profile.attention_calls, profile.masked_attention_calls
     if not calls:
         return None
-    if profile.setting.packing:
+    if profile.setting.method == "prefix":
+        cure = "method: prefix masks its own virtual tokens: nothing to mend, or a method without them (method: lora)"
+    elif profile.setting.packing:
         cure = "packed samples need a mask under sdpa: attn_implementation: flash_attention_2 on a GPU that has it"
     else:
         cure = "something passes an attention mask: right-padded causal batches need none"
@@ -143,12 +174,14 @@ def recomputes_only_in_need(profile: Profile) -> Answer:
 
 def drops_nothing_dear(profile: Profile) -> Answer:
     """Dropout draws a random number for every activation it meets."""
-    rate, share = profile.setting.dropout, profile.dropout_share
+    rate, share, method = profile.setting.dropout, profile.dropout_share, profile.setting.method
+    key = "lora_dropout" if method in LoraMethods else "adapter_dropout" if method == "adapter" else None
+    cure = f"{key}: 0" if key else "the model's own dropout, set to 0 in its config.json"
     return _answer(
         "Does dropout cost less than 2 % of a step?",
         share < DROPOUT_TOO_LONG,
         f"rate {rate:g}, at least {_percent(share)}",
-        "lora_dropout: 0, unless the eval loss rises for it",
+        f"{cure}, unless the eval loss rises for it",
     )
 
 
@@ -173,11 +206,12 @@ def accumulates_full_batches(profile: Profile) -> Answer | None:
 def updates_cheaply(profile: Profile) -> Answer:
     """The update costs the same for few tokens as for many."""
     share = profile.share("optimizer")
+    fewer = ", or train fewer weights (method: lora)" if profile.setting.method in ("full", "partial") else ""
     return _answer(
         "Does the optimizer take less than 10 % of a step?",
         share < OPTIMIZER_TOO_LONG,
         f"{_percent(share)}, {profile.setting.trained_parameters:,} trained parameters",
-        "raise gradient_accumulation_steps or per_device_train_batch_size, or train fewer weights (method: lora)",
+        f"raise gradient_accumulation_steps or per_device_train_batch_size{fewer}",
     )
 
 

@@ -19,12 +19,13 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """One micro-batch: rows, positions computed (padding included), whether it brings an attention mask; `counts` is
-    left on its device, so that looking at it while training waits for nothing."""
+    """One micro-batch: rows, positions computed (padding included), whether it brings an attention mask, whether its
+    rows are packed; `counts` is left on its device, so that looking at it while training waits for nothing."""
 
     rows: int
     positions: int
     masked: bool
+    packed: bool
     counts: Tensor
 
     def work(self) -> Work:
@@ -55,7 +56,7 @@ def take_facts(batch: dict[str, Tensor]) -> BatchFacts:
     """Take the counts out of a batch, which is then what the trainer expects."""
     counts = batch.pop(COUNTS)
     rows, length = batch["input_ids"].shape
-    return BatchFacts(rows, rows * length, "attention_mask" in batch, counts)
+    return BatchFacts(rows, rows * length, "attention_mask" in batch, "position_ids" in batch, counts)
 
 
 def total_work(facts: Iterable[BatchFacts]) -> Work:

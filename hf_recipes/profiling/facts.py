@@ -12,10 +12,12 @@ from hf_recipes.profiling.phases import Operator, PhaseRow
 class Setting:
     """What the recipe and the machine decided, as the run had it.
 
-    `autocast` is the dtype the Trainer was asked to compute in, None without; `weights` that of the frozen or trained
-    base. `micro_batch` rows, `accumulation` micro-batches a step. `threads` of this process, `cores` it may use and
-    `local_ranks` that share them. `free_bytes` of the device's memory (on a CPU the machine's) could still be had after
-    the run.
+    `packing` says whether rows are packed, `can_pack` whether they could be (a model that cannot keep packed samples
+    apart, prefix tuning and a stream cannot), `grouped_padding_share` how much padding group_by_length would leave
+    (None: not possible). `autocast` is the dtype the Trainer was asked to compute in, None without; `weights` that of
+    the frozen or trained base. `micro_batch` rows, `accumulation` micro-batches a step. `threads` of this process,
+    `cores` it may use and `local_ranks` that share them. `free_bytes` of the device's memory (on a CPU the machine's)
+    could still be had after the run.
     """
 
     device: str
@@ -32,7 +34,10 @@ class Setting:
     checkpointing: bool
     dropout: float
     packing: bool
+    can_pack: bool
+    streaming: bool
     sampling: str
+    grouped_padding_share: float | None
     micro_batch: int
     accumulation: int
     workers: int

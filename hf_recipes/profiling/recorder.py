@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +26,11 @@ class StepRecorder(TrainerCallback):
     before `trainer.train()`, with `max_steps` at `needed_steps(steps)`.
 
     After training, `seconds` and `cpu_seconds` are wall and processor time of the timed steps, `timed` and `traced` the
-    micro-batches of each step, `traced_seconds` the wall time of the traced steps, and `trace_path` holds the trace.
+    micro-batches of each step, `traced_seconds` the wall time of the traced steps, and `profiler` holds their trace.
     """
 
-    def __init__(self, steps: int, trace_path: Path) -> None:
+    def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.trace_path = trace_path
         self.seconds = self.cpu_seconds = self.traced_seconds = 0.0
         self.timed: list[list[BatchFacts]] = []
         self.traced: list[list[BatchFacts]] = []
@@ -40,7 +38,8 @@ class StepRecorder(TrainerCallback):
         self._step = -1
         self._fetched = True
         self._open: list[Any] = []
-        self._profiler: Any = None
+        self.profiler: Any = None
+        self._is_tracing = False
         self._started = self._cpu_started = 0.0
         self._last_callback = _AfterWatchers(self)
 
@@ -89,8 +88,8 @@ class StepRecorder(TrainerCallback):
 
     def close(self) -> None:
         """End the trace of a run that something stopped early."""
-        if self._profiler is not None:
-            self._profiler.stop()
+        if self._is_tracing:
+            self._stop_tracing()
 
     def enter(self, part: str) -> None:
         """Begin a range inside the one that is open."""
@@ -153,14 +152,13 @@ class StepRecorder(TrainerCallback):
             activities.append(ProfilerActivity.CUDA)
         else:  # a CPU's allocator is only counted while it is traced
             self.held_bytes = _held_bytes(self._trainer.model, self._trainer.optimizer)
-        self._profiler = profile(activities=activities, record_shapes=True, profile_memory=True)
-        self._profiler.start()
+        self.profiler = profile(activities=activities, record_shapes=True, profile_memory=True)
+        self.profiler.start()
+        self._is_tracing = True
 
     def _stop_tracing(self) -> None:
-        self._profiler.stop()
-        self.trace_path.parent.mkdir(parents=True, exist_ok=True)
-        self._profiler.export_chrome_trace(str(self.trace_path))
-        self._profiler = None
+        self._is_tracing = False
+        self.profiler.stop()
 
 
 class _AfterWatchers(TrainerCallback):

@@ -12,21 +12,32 @@ import torch
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
+from hf_recipes.data.batching.collate import length_grouped_order, padding_share
+from hf_recipes.data.batching.packing import sample_lengths
 from hf_recipes.profiling.batches import BatchFacts, total_work
+from hf_recipes.profiling.export import export_trace, staging_path
 from hf_recipes.profiling.facts import Profile, Setting, Throughput
 from hf_recipes.profiling.flops import training_flops
 from hf_recipes.profiling.matmuls import attention_calls, flops_by_dtype
 from hf_recipes.profiling.peaks import find_peak
 from hf_recipes.profiling.phases import device_busy_share, dropout_share, phase_rows, top_operators
 from hf_recipes.profiling.recorder import StepRecorder
-from hf_recipes.profiling.trace import Trace, read_trace
+from hf_recipes.profiling.trace import Trace
 from hf_recipes.profiling.weights import matmul_weights
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.environment import usable_cores, use_all_cores
 from hf_recipes.training.finish import raise_if_stopped
 from hf_recipes.training.free_memory import free_bytes
 from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import Setup, set_up
+
+# Keys of a whole run that a profile has a way of its own for.
+_REPLACED_KEYS = {
+    "output_dir": "nothing is kept but what --output and --trace ask for",
+    "max_steps": "--steps says how many are measured",
+    "resume_from_checkpoint": "the steps start from the model",
+}
 
 
 def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path | None = None) -> Profile:
@@ -39,7 +50,7 @@ def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path
         trace_path: Keep the trace there. Ranks above 0 put theirs into `directory`.
 
     Raises:
-        UserError: wrong use, as `train` raises it.
+        UserError: wrong use, as `train` raises it; the trace cannot be written.
         CheckFailed: a watcher stopped the run.
     """
     use_all_cores()
@@ -47,19 +58,23 @@ def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path
     trainer = build_run(setup).trainer
     rank = setup.arguments.process_index
     kept = trace_path if rank == 0 else None
-    recorder = StepRecorder(steps, kept or directory / f"trace.rank{rank}.json")
+    recorder = StepRecorder(steps)
     recorder.attach(trainer)
     try:
         trainer.train()
     finally:
         recorder.close()
     raise_if_stopped(trainer)
-    return _profile(setup, trainer, recorder, kept)
+    staged = staging_path(kept, directory / f"trace.rank{rank}.json")
+    return _profile(setup, trainer, recorder, export_trace(recorder.profiler, staged, kept), kept)
 
 
 def _short(recipe: Recipe, steps: int, directory: Path) -> Recipe:
     if recipe.get("num_processes", 1) > 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         logger.warning("num_processes: only this one process is profiled; start it with torchrun to see communication.")
+    idle = [f"{key} ({how})" for key, how in _REPLACED_KEYS.items() if key in recipe.given and recipe.get(key)]
+    if idle:
+        logger.warning("Without effect on a profile: %s.", ", ".join(idle))
     return recipe.with_values(
         num_processes=None,
         output_dir=str(directory),
@@ -74,8 +89,7 @@ def _short(recipe: Recipe, steps: int, directory: Path) -> Recipe:
     )
 
 
-def _profile(setup: Setup, trainer: Any, recorder: StepRecorder, kept: Path | None) -> Profile:
-    trace = read_trace(recorder.trace_path)
+def _profile(setup: Setup, trainer: Any, recorder: StepRecorder, trace: Trace, kept: Path | None) -> Profile:
     device = setup.hardware.device
     rows = phase_rows(trace, device, recorder.held_bytes)
     flops = flops_by_dtype(trace.ops)
@@ -87,7 +101,7 @@ def _profile(setup: Setup, trainer: Any, recorder: StepRecorder, kept: Path | No
         recipe=setup.recipe.name,
         model=str(setup.model_settings.model_name_or_path),
         steps=recorder.steps,
-        setting=_setting(setup, trainer),
+        setting=_setting(setup, trainer, packed=any(batch.packed for batch in batches)),
         throughput=_throughput(trainer, recorder, trace, flops),
         phases=rows,
         operators=top_operators(trace),
@@ -132,11 +146,12 @@ def _throughput(trainer: Any, recorder: StepRecorder, trace: Trace, flops: dict[
     )
 
 
-def _setting(setup: Setup, trainer: Any) -> Setting:
+def _setting(setup: Setup, trainer: Any, *, packed: bool) -> Setting:
     arguments, precision, hardware = setup.arguments, setup.precision, setup.hardware
     model = trainer.accelerator.unwrap_model(trainer.model)
     rates = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    streaming = bool(setup.recipe.get("streaming"))
     return Setting(
         device=hardware.device,
         device_name=torch.cuda.get_device_name() if hardware.device == "cuda" else f"{torch.get_num_threads()} threads",
@@ -151,8 +166,12 @@ def _setting(setup: Setup, trainer: Any) -> Setting:
         attention=str(model.config.get_text_config()._attn_implementation),
         checkpointing=bool(getattr(model, "is_activation_checkpointing", False)),
         dropout=max(rates, default=0.0),
-        packing=bool(setup.recipe.get("packing")),
+        packing=packed,
+        # A prefix needs a mask, and asked for without being there it was refused by the model.
+        can_pack=packed or not (streaming or setup.ours.method == "prefix" or setup.recipe.get("packing")),
+        streaming=streaming,
         sampling=str(arguments.train_sampling_strategy),
+        grouped_padding_share=None if packed or streaming else _grouped_padding_share(trainer),
         micro_batch=arguments.per_device_train_batch_size,
         accumulation=arguments.gradient_accumulation_steps,
         workers=arguments.dataloader_num_workers,
@@ -161,6 +180,13 @@ def _setting(setup: Setup, trainer: Any) -> Setting:
         trained_parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         free_bytes=free_bytes(arguments.device),
     )
+
+
+def _grouped_padding_share(trainer: Any) -> float:
+    """Padding of an epoch whose global batches are of like lengths."""
+    arguments, lengths = trainer.args, sample_lengths(trainer.train_dataset)
+    order = length_grouped_order(lengths, global_batch_size(arguments), arguments.seed, 0)
+    return padding_share(lengths[order], arguments.per_device_train_batch_size)
 
 
 def _peak_bytes(phases: list[int]) -> int:

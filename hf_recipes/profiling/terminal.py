@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hf_recipes.core.dtypes import SHORT_NAMES
 from hf_recipes.core.tables import render_table
-from hf_recipes.profiling.advice import Answer
+from hf_recipes.profiling.advice import Answer, caveat
 from hf_recipes.profiling.facts import Profile
 
 _MIB = 2**20
@@ -22,6 +22,8 @@ def render(profile: Profile, checks: list[Answer]) -> str:
         "== Checks ==",
         *(_check(answer) for answer in checks),
     ]
+    if few := caveat(profile):
+        parts.append(few)
     if profile.trace:
         parts.append(f"Trace: {profile.trace} (open it in a browser at chrome://tracing or ui.perfetto.dev)")
     return "\n".join(parts)

@@ -87,9 +87,7 @@ class RecipeArguments:
     adapter_activation: Literal["relu", "gelu", "silu"] = field(
         default="relu", metadata={"help": "method: adapter: what stands between the two projections."}
     )
-    adapter_dropout: float = field(
-        default=0.0, metadata={"help": "method: adapter: dropout on the bottleneck's input."}
-    )
+    adapter_dropout: float = field(default=0.0, metadata={"help": "method: adapter: dropout on the adapter's output."})
     adapter_target_modules: list[str] | None = field(
         default=None,
         metadata={

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
-from hf_recipes.core.log import logger
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.key_table import load_key_table
 from hf_recipes.recipe.keys import KEYS_OF_METHODS
@@ -53,6 +52,12 @@ class Recipe:
         """A copy with keys set from inside (they do not count as given)."""
         return replace(self, values={**self.values, **values})
 
+    def idle_keys(self) -> list[str]:
+        """Keys that were given and have no effect with the recipe's method."""
+        method = self.get("method", "lora")
+        given = [key for key in self.values if key in self.given and self.values[key]]
+        return [key for key in given if method not in KEYS_OF_METHODS.get(key, (method,))]
+
     def fingerprint(self) -> str:
         """A short hash of all values but where the output goes: two runs with the same one were set up alike."""
         settings = {key: value for key, value in self.values.items() if key not in ("output_dir", "run_name")}
@@ -74,12 +79,11 @@ def load_recipe(config: str, arguments: Sequence[str] = ()) -> Recipe:
 def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) -> Recipe:
     checked = check_keys(values, load_key_table(), where)
     for old, new in _RENAMED_KEYS.items():
-        if old in checked:
-            checked[new] = checked.pop(old)
+        if old in checked and checked.setdefault(new, checked[old]) != checked.pop(old):
+            raise UserError(f"{where(old)}: '{old}' and '{new}' are the same key, with two values: keep one.")
     merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
     if merged.get("lora_target_parameters") and "lora_dropout" not in checked:
         merged["lora_dropout"] = 0.0  # PEFT puts LoRA on parameters without dropout only
-    _tell_idle_keys(checked)
     if "lr_scheduler_type" in checked and "lr_scheduler_kwargs" not in checked:
         merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only
     _require(merged, path)
@@ -92,13 +96,6 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) ->
         files = {key: _beside_recipe(evaluation[key], path) for key in _EVALUATION_FILES if evaluation.get(key)}
         merged["evaluation"] = {**evaluation, **files}
     return Recipe(path.stem, merged, frozenset(checked))
-
-
-def _tell_idle_keys(given: dict[str, Any]) -> None:
-    method = given.get("method", "lora")
-    idle = [key for key in given if method not in KEYS_OF_METHODS.get(key, (method,))]
-    if idle:
-        logger.warning("Without effect with method: %s: %s.", method, ", ".join(idle))
 
 
 def _located_source(source: Any, recipe: Path) -> Any:
@@ -132,6 +129,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": (0.0, 100.0),
     "num_train_epochs": (0.0, 1e6),
     "lora_r": (1, 4096),
+    "lora_alpha": (1, 1e6),
     "lora_dropout": (0.0, 0.99),
     "per_device_train_batch_size": (1, 1e6),
     "per_device_eval_batch_size": (1, 1e6),

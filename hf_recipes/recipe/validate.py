@@ -148,4 +148,5 @@ _WORDS = {
 
 
 def _wanted(spec: KeySpec) -> str:
-    return " or ".join(_WORDS[kind] for kind in spec.kinds if kind in _WORDS)
+    auto = " or auto" if spec.name in AUTO_KEYS else ""
+    return " or ".join(_WORDS[kind] for kind in spec.kinds if kind in _WORDS) + auto

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json, sha256_of_file
 from hf_recipes.core.ranks import is_main
+from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.models.methods.lora import LoraSettings, attach_lora, resumed_settings
 from hf_recipes.models.methods.lora_start import (
     INITIAL_NAME,
@@ -21,13 +23,16 @@ from hf_recipes.models.methods.lora_start import (
 )
 from hf_recipes.models.methods.loraplus import loraplus_optimizer
 from hf_recipes.models.placement import sharded_by
+from hf_recipes.recipe.keys import LoraMethods
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from hf_recipes.training.rows import TrainingRows
     from hf_recipes.training.setup import Setup
 
+START_SHA256 = "initial_adapter_sha256"
 _EVA_BATCHES = 64
 _EVA_ROWS = 8  # a batch must hold more supervised tokens than twice the rank
 
@@ -40,13 +45,35 @@ def attach_started_lora(model: Any, settings: LoraSettings, task_type: str, resu
     """
     if resume is None:
         return attach_lora(model, settings, task_type=task_type)
-    initial = load_initial(resume.parent)
-    if changes_base(settings.init_lora_weights) and initial is None:
-        raise UserError(
-            f"'{resume}' was started by {settings.init_lora_weights}, and {INITIAL_NAME} is not beside it: put it back "
-            "from the run's first directory, or start anew with another output_dir."
-        )
+    initial = _kept_start(resume, settings) if changes_base(settings.init_lora_weights) else None
     return attach_lora(model, resumed_settings(settings, resume), task_type=task_type, initial=initial)
+
+
+def _kept_start(resume: Path, settings: LoraSettings) -> dict[str, Tensor]:
+    """What was taken out of the base when the run began, held against the hash in its run.json."""
+    directory = resume.parent
+    initial, file = load_initial(directory), directory / INITIAL_NAME
+    if initial is None:
+        raise UserError(
+            f"'{resume}' needs the start it was made by ({settings.init_lora_weights}), and {INITIAL_NAME} is not in "
+            f"'{directory}': put it back, or start anew with another output_dir."
+        )
+    run_json = RunDirectory(directory).run_json
+    known = read_json(run_json).get(START_SHA256) if run_json.is_file() else None
+    if known is not None and known != sha256_of_file(file):
+        raise UserError(f"{file} is not the one this run began with (its hash differs): put that back, or start anew.")
+    return initial
+
+
+def start_facts(setup: Setup) -> dict[str, str]:
+    """For run.json: the hash of what the adapter's start took out of the base, where there is such a start."""
+    file = setup.run.path / INITIAL_NAME
+    kept = _is_lora(setup) and changes_base(setup.ours.init_lora_weights) and file.is_file()
+    return {START_SHA256: sha256_of_file(file)} if kept else {}
+
+
+def _is_lora(setup: Setup) -> bool:
+    return setup.ours.method in LoraMethods
 
 
 def start_adapter_of_run(
@@ -59,13 +86,13 @@ def start_adapter_of_run(
     Raises:
         UserError: EVA on a stream, or see `start_from_data`.
     """
-    start = setup.ours.init_lora_weights if setup.ours.method in ("lora", "dora", "qlora") else "default"
+    start = setup.ours.init_lora_weights if _is_lora(setup) else "default"
     if start == "eva" and resume is None:
         if rows.count == 0:
             raise UserError("init_lora_weights: eva reads the data before training, which a stream does not allow.")
         model.to(setup.arguments.device)
         start_from_data(model, _batches(rows, collate, setup))
-    if changes_base(start) and is_main() and not (setup.run.path / INITIAL_NAME).exists():
+    if changes_base(start) and is_main() and (resume is None or not (setup.run.path / INITIAL_NAME).exists()):
         save_initial(initial_adapter(model), setup.run.path)
 
 
@@ -86,7 +113,7 @@ def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
         UserError: the model is to be sharded, so that its parameters are not yet those of the optimizer.
     """
     ratio = setup.ours.loraplus_lr_ratio
-    if ratio is None or setup.ours.method not in ("lora", "dora", "qlora"):
+    if ratio is None or not _is_lora(setup):
         return None
     if sharded := sharded_by():
         raise UserError(f"loraplus_lr_ratio does not go with {sharded}: leave it out, or train unsharded.")
@@ -98,7 +125,7 @@ def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
 def make_result_plain(setup: Setup, directory: Path) -> None:
     """Turn a saved result whose start was taken out of the base into plain LoRA for the base as published; rank 0."""
     start = setup.ours.init_lora_weights
-    if setup.ours.method not in ("lora", "dora", "qlora") or not changes_base(start):
+    if not _is_lora(setup) or not changes_base(start):
         return
     initial = load_initial(setup.run.path)
     assert initial is not None, "kept when the run started"

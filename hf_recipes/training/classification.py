@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,18 +13,23 @@ from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, set_s
 from hf_recipes.callbacks.build import build_watchers
 from hf_recipes.callbacks.event_log import EventLogCallback
 from hf_recipes.checkpoints.choose import resolve_resume
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import barrier, from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.report.page import write_report
+from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
+from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
+from hf_recipes.training.rows import TrainingRows, longest_row
+from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         UserError: wrong use, on all ranks alike.
         CheckFailed: one label holds nearly all rows, or a watcher stopped the run.
     """
+    check_classification(recipe)
     use_all_cores()
     # Accuracy needs the logits of the eval rows: a few numbers a row here, unlike a language model's.
     setup = set_up(recipe.with_values(prediction_loss_only=False))
@@ -48,23 +55,28 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
         watchers = build_watchers(setup.ours.watch)
         resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
+        check_same_model(recipe, resume)
         set_seed(setup.arguments.seed)
         source, tokenizer = setup.load_tokenizer()
         data = _prepare(setup, tokenizer)
         tell_setup(setup, source, label_table(data.report))
-        model = _build(setup, source, tokenizer, data.labels)
+        model = _build(setup, source, tokenizer, data.labels, resume)
+        rows, collator = TrainingRows(data.train, longest_row(data.train, recipe)), _Collator(tokenizer)
+        start_adapter_of_run(setup, model, rows, collator, resume)
         check_resume(resume, model, total_steps(len(data.train), setup.arguments))
-        write_run_record(setup, source, model, task="sequence_classification", labels=data.labels)
+        fitted = fit_in_memory(model, recipe, setup.arguments, setup.precision, rows)
+        write_run_record(setup, source, model, task="sequence_classification", labels=data.labels, fitted=fitted)
         keeper = start_checkpoint_keeper(setup, source)
         trainer = Trainer(
             model=model,
             args=setup.arguments,
-            data_collator=_Collator(tokenizer),
+            data_collator=collator,
             train_dataset=data.train,
             eval_dataset=data.eval,
             processing_class=tokenizer,
             compute_metrics=accuracy,
             callbacks=[EventLogCallback(), *watchers, keeper],
+            optimizers=(optimizer_of_run(setup, model), None),
         )
         check_head(trainer, len(data.labels))
         train_and_save(trainer, setup, source, resume, end)
@@ -72,6 +84,37 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         write_report(setup.run)
     barrier()
     return setup.run
+
+
+# Keys about text that is generated: a classifier's rows are one text and one label each.
+_NOT_FOR_CLASSIFIERS = (
+    "assistant_only_loss",
+    "clean",
+    "data_cache_dir",
+    "general_share",
+    "loss_kernel",
+    "mask_history",
+    "max_repeats",
+    "overlong",
+    "packing",
+    "share_unit",
+    "streaming",
+)
+
+
+def check_classification(recipe: Recipe) -> None:
+    """Tell which given keys have no effect on a classifier.
+
+    Raises:
+        UserError: a method or a start that cannot train one.
+    """
+    if recipe.get("method") == "prefix":
+        raise UserError("method: prefix trains language models only, a classifier takes no prefix: use method: lora.")
+    if recipe.get("init_lora_weights") == "eva":
+        raise UserError("init_lora_weights: eva reads the tokens a language model is trained on: leave it out.")
+    idle = [key for key in _NOT_FOR_CLASSIFIERS if key in recipe.given and recipe.values[key]]
+    if idle:
+        logger.warning("Without effect on a classifier: %s.", ", ".join(idle))
 
 
 def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> ClassificationData:
@@ -92,12 +135,15 @@ def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> Classification
     return data
 
 
-def _build(setup: Setup, source: Any, tokenizer: PreTrainedTokenizerBase, labels: list[str]) -> Any:
+def _build(
+    setup: Setup, source: Any, tokenizer: PreTrainedTokenizerBase, labels: list[str], resume: Path | None
+) -> Any:
     model = build_for_method(
         setup,
         source,
         tokenizer,
         task="sequence_classification",
+        resume=resume,
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={label: number for number, label in enumerate(labels)},

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 _SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
+class Rows(Protocol):
+    """What must be known of the training rows (see `training.rows.TrainingRows`)."""
+
+    @property
+    def longest(self) -> int: ...
+
+    @property
+    def packed(self) -> bool: ...
+
+    @property
+    def count(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Room:
     """What activations of one rank may take, and what a batch of them costs. `tokens` is the longest row's length."""
@@ -37,17 +50,14 @@ class Room:
         return way.kept_bytes(self.cost, rows, self.tokens) <= self.budget_bytes
 
 
-def fit_in_memory(
-    model: Any, recipe: Recipe, arguments: SFTConfig, precision: Precision, *, longest: int, packed: bool
-) -> dict[str, Any]:
+def fit_in_memory(model: Any, recipe: Recipe, arguments: SFTConfig, precision: Precision, rows: Rows) -> dict[str, Any]:
     """Decide what the recipe leaves open (``activation_checkpointing``, ``auto_micro_batch``); set it in `arguments`.
 
     To be called on every rank, before the trainer is built. Under FSDP and DeepSpeed nothing is measured: the model is
     not yet cut into the ranks' shares.
 
     Args:
-        longest: tokens of the longest row.
-        packed: rows are packed samples.
+        rows: What is trained on: the longest row, whether rows are packed, how many there are (0: not known).
 
     Returns:
         What was decided, for run.json.
@@ -59,10 +69,10 @@ def fit_in_memory(
     if any(os.environ.get(name, "").lower() == "true" for name in _SHARDING):
         logger.info("Activation checkpointing and micro-batch stay as given: the model is sharded over the ranks.")
         return {}
-    room = _measure_room(model, arguments, precision, longest, packed)
+    room = _measure_room(model, arguments, precision, rows)
     if open_batch:
         way = NONE if open_checkpointing or not arguments.activation_checkpointing else ALL_LAYERS
-        _choose_micro_batch(arguments, room, way)
+        _choose_micro_batch(arguments, room, way, rows.count)
     if open_checkpointing:
         _choose_checkpointing(model, arguments, room)
     return {
@@ -75,14 +85,14 @@ def fit_in_memory(
     }
 
 
-def _measure_room(model: Any, arguments: SFTConfig, precision: Precision, longest: int, packed: bool) -> Room:
+def _measure_room(model: Any, arguments: SFTConfig, precision: Precision, rows: Rows) -> Room:
     if not getattr(model, "hf_device_map", None):
         model.to(arguments.device)  # where the trainer moves it anyway
-    cost = measure_activations(model, packed=packed, autocast_dtype=autocast_dtype(precision))
+    cost = measure_activations(model, packed=rows.packed, autocast_dtype=autocast_dtype(precision))
     states = training_state_bytes(model, str(arguments.optim), arguments.world_size)
     budget = min(gather(free_bytes(arguments.device) * (1 - MARGIN) - states))
     multiple = 8  # rows are padded to it
-    return Room(cost, budget, -(-longest // multiple) * multiple, arguments.device.type != "cpu")
+    return Room(cost, budget, -(-rows.longest // multiple) * multiple, arguments.device.type != "cpu")
 
 
 def autocast_dtype(precision: Precision) -> torch.dtype | None:
@@ -99,10 +109,10 @@ def _choose_checkpointing(model: Any, arguments: SFTConfig, room: Room) -> None:
         arguments.activation_checkpointing = arguments.gradient_checkpointing = True
         arguments.activation_checkpointing_kwargs = arguments.gradient_checkpointing_kwargs = dict(way.kwargs or {})
     kept, whole = (each.kept_bytes(room.cost, rows, room.tokens) for each in (way, NONE))
-    told = f"a step of {rows} × {room.tokens} tokens keeps {gigabytes(whole)} of activations"
+    told = f"a step of {rows} × {room.tokens} tokens keeps {readable(whole)} of activations"
     if way is not NONE:
-        told += f", {gigabytes(kept)} with it"
-    told += f"; {gigabytes(room.budget_bytes)} are free for them"
+        told += f", {readable(kept)} with it"
+    told += f"; {readable(room.budget_bytes)} are free for them"
     if fits:
         logger.info("Activation checkpointing: %s (%s).", way.name, told)
     else:
@@ -121,11 +131,13 @@ def can_checkpoint(model: Any) -> bool:
     return bool(base.supports_gradient_checkpointing) and not (config is not None and config.is_prompt_learning)
 
 
-def _choose_micro_batch(arguments: SFTConfig, room: Room, way: Checkpointing) -> None:
-    """Take the largest divisor of the rank's share of the global batch whose activations fit."""
+def _choose_micro_batch(arguments: SFTConfig, room: Room, way: Checkpointing, available: int) -> None:
+    """Take the largest divisor of the rank's share of the global batch whose activations fit, and that there are rows
+    for."""
     before = arguments.per_device_train_batch_size
     share = before * arguments.gradient_accumulation_steps
-    rows = next((size for size in divisors_downwards(share) if room.fits(way, size)), 1)
+    sizes = [size for size in divisors_downwards(share) if size <= (available or share)]
+    rows = next((size for size in sizes if room.fits(way, size)), 1)
     arguments.per_device_train_batch_size = rows
     arguments.gradient_accumulation_steps = share // rows
     logger.info(
@@ -134,8 +146,8 @@ def _choose_micro_batch(arguments: SFTConfig, room: Room, way: Checkpointing) ->
         share // rows,
         before,
         share // before,
-        gigabytes(way.kept_bytes(room.cost, rows, room.tokens)),
-        gigabytes(room.budget_bytes),
+        readable(way.kept_bytes(room.cost, rows, room.tokens)),
+        readable(room.budget_bytes),
     )
 
 
@@ -144,6 +156,6 @@ def divisors_downwards(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def gigabytes(size: float) -> str:
-    """``1.2 GB``."""
-    return f"{size / 1e9:.1f} GB"
+def readable(size: float) -> str:
+    """``1.2 GB`` or ``34 MB``."""
+    return f"{size / 1e9:.1f} GB" if abs(size) >= 1e9 else f"{size / 1e6:.0f} MB"

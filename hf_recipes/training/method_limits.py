@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.models.precision import Hardware
 from hf_recipes.recipe.resolve import Recipe
 
 
@@ -11,6 +12,8 @@ def check_method(recipe: Recipe) -> None:
     method = recipe.get("method", "lora")
     if method == "prefix":
         _check_prefix(recipe)
+    if method != "qlora" and recipe.get("load_in_8bit"):
+        raise UserError("load_in_8bit: true quantises the base: write method: qlora with it, or leave it out.")
     if method == "ia3" and recipe.get("weight_decay"):
         raise UserError(
             f"weight_decay is {recipe.get('weight_decay')}, but IA3 trains factors, which it draws to 0: set it to "
@@ -21,6 +24,13 @@ def check_method(recipe: Recipe) -> None:
             "method: partial has nothing to train: give trainable_layers (the last N; negative: the first N), "
             "trainable_modules, or both."
         )
+
+
+def check_loss_kernel(recipe: Recipe, hardware: Hardware) -> None:
+    """Raise `UserError` for a GPU's loss kernel on a CPU."""
+    asked = recipe.get("loss_kernel", "auto")
+    if asked not in ("auto", "torch") and hardware.device == "cpu":
+        raise UserError(f"loss_kernel: {asked} runs on a GPU, and this machine has none: leave it at auto.")
 
 
 def _check_prefix(recipe: Recipe) -> None:

@@ -20,6 +20,7 @@ from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores
+from hf_recipes.training.same_run import RESTORED
 
 _PACKAGES = ("hf-recipes", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
 RUNS_ROOT = Path("runs")
@@ -108,6 +109,10 @@ def _tell_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
     if changed:
         changes = ", ".join(f"{key} {before.get(key)!r} → {now.get(key)!r}" for key in changed)
         logger.warning("The resumed run was started with other settings: %s.", changes)
+    if restored := [key for key in changed if key in RESTORED]:
+        logger.warning(
+            "Without effect on a resumed run: %s (the optimizer goes on as the checkpoint has it).", ", ".join(restored)
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 
 # What torch and PEFT say when the tensors of a checkpoint do not fit the model or the optimizer.
-_MISFITS = ("size mismatch", "state_dict", "parameter group")
+_MISFITS = ("size mismatch", "state_dict", "parameter group", "checkpoint index")
 
 
 # What decides the shapes of an adapter, by PEFT's type: its name in adapter_config.json, and the recipe key that sets
@@ -76,6 +76,8 @@ def train_from(trainer: Any, checkpoint: Path | None) -> None:
     """
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except ImportError as error:  # an optimizer of a package that is not there
+        raise UserError(f"optim: {' '.join(str(error).split())}") from error
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         if checkpoint is None or not any(sign in text for sign in _MISFITS):

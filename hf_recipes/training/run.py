@@ -35,6 +35,7 @@ from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.resume import check_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
+from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 
@@ -84,6 +85,7 @@ def build_run(setup: Setup) -> BuiltRun:
     check_world_size(setup.ours.num_processes, arguments.world_size)
     watchers = build_watchers(setup.ours.watch)
     resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
+    check_same_model(recipe, resume)
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
     data = _prepare(setup, tokenizer)
@@ -94,7 +96,7 @@ def build_run(setup: Setup) -> BuiltRun:
     collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
     start_adapter_of_run(setup, model, rows, collator, resume)
     check_resume(resume, model, total_steps(rows.count, arguments))
-    fitted = fit_in_memory(model, recipe, arguments, setup.precision, longest=rows.longest, packed=rows.packed)
+    fitted = fit_in_memory(model, recipe, arguments, setup.precision, rows)
     tell_padding(rows, arguments)
     stop_ids = _stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)

@@ -18,9 +18,9 @@ from hf_recipes.models.source import ModelSource, find_model
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.adapter_start import make_result_plain
+from hf_recipes.training.adapter_start import make_result_plain, start_facts
 from hf_recipes.training.arguments import build_arguments, global_batch_size, recipe_precision
-from hf_recipes.training.method_limits import check_method
+from hf_recipes.training.method_limits import check_loss_kernel, check_method
 from hf_recipes.training.output import choose_output, record_run
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def set_up(recipe: Recipe) -> Setup:
     """
     check_method(recipe)
     hardware = detect_hardware()
+    check_loss_kernel(recipe, hardware)
     precision = recipe_precision(recipe, hardware)
     arguments, model_settings, ours = build_arguments(recipe, hardware, precision)
     run = RunDirectory(from_main(lambda: choose_output(recipe)))
@@ -109,6 +110,10 @@ def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
         arguments.world_size,
         "" if arguments.world_size == 1 else "es",
     )
+    if idle := setup.recipe.idle_keys():
+        logger.warning("Without effect with method: %s: %s.", setup.ours.method, ", ".join(idle))
+    if arguments.torch_compile:
+        logger.info("torch_compile: the first steps compile the model, which takes minutes on a CPU.")
     logger.info("%s", data_table)
 
 
@@ -128,6 +133,7 @@ def write_run_record(setup: Setup, source: ModelSource, model: Any, **facts: Any
         global_batch_size=global_batch_size(setup.arguments),
         trainable_parameters=trainable,
         total_parameters=total,
+        **start_facts(setup),
         **facts,
     )
 

@@ -14,7 +14,7 @@ from hf_recipes.core.errors import UserError
 
 
 def options(*arguments):
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     profile.add_arguments(parser)
     parsed, keys = parser.parse_known_args(arguments)
     parsed.recipe_keys = keys
@@ -54,6 +54,7 @@ def test_json_is_all_of_stdout_and_kept_with_the_trace(recipe, tmp_path, capsys)
     values = json.loads(capsys.readouterr().out)
     assert values["setting"]["dropout"] == 0.25
     assert values["steps"] == 1
+    assert values["caveat"].startswith("Only one step was timed")
     assert {check["yes"] for check in values["checks"]} <= {True, False}
     assert json.loads((out / "profile.json").read_text()) == values
     assert json.loads((out / "trace.json").read_text())["traceEvents"]
@@ -65,7 +66,11 @@ def test_json_is_all_of_stdout_and_kept_with_the_trace(recipe, tmp_path, capsys)
     ("arguments", "sentence"),
     [
         ((), "No recipe given"),
-        (("--config", "my.yaml", "--steps", "0"), "--steps: 0 is not a number of steps"),
+        (("--config", "my.yaml", "--steps", "0"), "--steps: '0' is not a number of steps"),
+        (("--config", "my.yaml", "--steps", "abc"), "^--steps: 'abc' is not a number of steps: give a whole number"),
+        (("--config", "my.yaml", "--step", "1"), "^--step is no option of .* \\(did you mean 'steps'\\?\\)\\.$"),
+        (("--confg", "my.yaml"), "did you mean 'config'"),
+        (("--config", "my.yaml", "--max_step", "1"), "did you mean 'max_steps'"),
         (("--config", "my.yaml", "--trace", "nowhere/trace.json"), "no directory 'nowhere'"),
         (("--config", "my.yaml", "--trace", "."), "'.' is a directory"),
         (("--config", "my.yaml", "--lora_rr", "3"), "lora_r"),
@@ -74,6 +79,47 @@ def test_json_is_all_of_stdout_and_kept_with_the_trace(recipe, tmp_path, capsys)
 def test_wrong_use_is_one_sentence(arguments, sentence, recipe):
     with pytest.raises(UserError, match=sentence):
         profile.run(options(*arguments))
+
+
+LABELLED = [{"text": f"message {n}", "label": ("order", "chat")[n % 2]} for n in range(20)]
+
+
+def classifier(datasets, rows=LABELLED, more=""):
+    with open("labelled.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with open("my.yaml", encoding="utf-8") as file:
+        text = file.read().replace("[rows.jsonl]", datasets)
+    with open("classifier.yaml", "w", encoding="utf-8") as file:
+        file.write(text + more)
+    return options("--config", "classifier.yaml", "--steps", "1")
+
+
+@pytest.mark.parametrize(
+    ("datasets", "rows", "more"),
+    [
+        ("[labelled.jsonl]", LABELLED, ""),
+        (
+            "[{path: labelled.jsonl, columns: {text: said, label: kind}}]",
+            [{"said": row["text"], "kind": row["label"]} for row in LABELLED],
+            "",
+        ),
+        ("[labelled.jsonl]", [{"text": row["text"]} for row in LABELLED], "max_label_share: 0.9\n"),
+    ],
+)
+def test_a_recipe_of_a_classifier_is_refused(recipe, datasets, rows, more):
+    with pytest.raises(UserError, match="'classifier' is one of a classifier"):
+        profile.run(classifier(datasets, rows, more))
+
+
+@pytest.mark.parametrize(
+    ("datasets", "rows"),
+    [
+        ("[{path: labelled.jsonl, format: text}]", LABELLED),
+        ("[labelled.jsonl]", [{"instruction": "Say a", "output": "a", **row} for row in LABELLED]),
+    ],
+)
+def test_labels_beside_what_a_language_model_learns_are_no_classifier(recipe, datasets, rows, capsys):
+    assert profile.run(classifier(datasets, rows)) == 0
 
 
 def test_help_imports_neither_torch_nor_transformers():

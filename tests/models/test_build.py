@@ -75,6 +75,27 @@ def test_t1_dtype_aliases(tiny_model_dir, dtype):
     assert quantised.base_model.model.model.layers[0].self_attn.q_proj.base_layer.compute_dtype == torch.bfloat16
 
 
+def test_qlora_takes_its_dtype_by_either_name_but_not_two(tiny_model_dir):
+    model, _ = build_qlora_model(tiny_model_dir, dtype="fp32")
+    assert model.base_model.model.model.layers[0].self_attn.q_proj.base_layer.compute_dtype == torch.float32
+    build_qlora_model(tiny_model_dir, dtype="fp32", compute_dtype="float32")
+    with pytest.raises(UserError, match="compute_dtype is bf16 and dtype is fp32, which mean the same: give one"):
+        build_qlora_model(tiny_model_dir, dtype="fp32", compute_dtype="bf16")
+
+
+@pytest.mark.parametrize("name", [None, 5, b"model", ["model"], ""])
+def test_t7_a_name_that_is_none_is_one_sentence(name):
+    for build in (build_model, build_lora_model, build_qlora_model, build_prefix_model):
+        with pytest.raises(UserError, match="model_name_or_path is .*: give a directory"):
+            build(name)
+
+
+def test_wrong_settings_are_told_before_the_base_is_loaded(tiny_model_dir, tmp_path):
+    (tmp_path / "config.json").write_text((tiny_model_dir / "config.json").read_text())  # no weights to load
+    with pytest.raises(UserError, match="lora_r is 0"):
+        build_lora_model(tmp_path, r=0)
+
+
 def test_t7_a_target_that_matches_nothing_is_named_even_among_others(tiny_model_dir):
     with pytest.raises(UserError) as error:
         build_lora_model(str(tiny_model_dir), target_modules=["q_proj", "v_prj"])
@@ -95,6 +116,12 @@ def test_all_linear_leaves_the_head_out(tiny_model_dir):
         (build_qlora_model, "quant_typ", r"\(did you mean 'quant_type'\?\)"),
         (build_model, "atn_implementation", r"'atn_implementation' is neither an argument of from_pretrained .* "
          r"\(did you mean 'attn_implementation'\?\)"),
+        (build_adapter_model, "adapter_size", r"\(did you mean 'size'\?\)"),
+        (build_lora_model, "lora_r", r"\(did you mean 'r'\?\)"),
+        (build_lora_model, "lora_alpha", r"\(did you mean 'alpha'\?\)"),
+        (build_ia3_model, "ia3_target_modules", r"\(did you mean 'target_modules'\?\)"),
+        (build_qlora_model, "use_bnb_nested_quant", r"\(did you mean 'double_quant'\?\)"),
+        (build_qlora_model, "bnb_4bit_quant_type", r"\(did you mean 'quant_type'\?\)"),
         (build_partial_model, "trainable_layer", r"\(did you mean 'trainable_layers'\?\)"),
     ],
 )  # fmt: skip

@@ -11,7 +11,14 @@ from hf_recipes.models.base import load_base
 from hf_recipes.models.build import build_qlora_model
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.placement import FSDP, ZERO3
-from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized, nf4_config
+from hf_recipes.models.quantized import (
+    FOUR_BIT_KEYS,
+    QuantizationSettings,
+    check_eight_bit,
+    choose_quantization,
+    freeze_quantized,
+    nf4_config,
+)
 from hf_recipes.models.source import find_model, one_sentence
 
 
@@ -67,8 +74,32 @@ def test_t1_every_spelling_of_a_dtype_reaches_the_quantisation():
         assert config.bnb_4bit_compute_dtype == config.bnb_4bit_quant_storage == torch.bfloat16
     with pytest.raises(UserError, match=r"bnb_4bit_quant_storage: 'bf61' is not a dtype \(did you mean 'bf16'\?\)"):
         nf4_config("bf16", "bf61")
-    with pytest.raises(UserError, match="'nf5' is none of nf4, fp4"):
+    with pytest.raises(UserError, match=r"'nf5' is none of nf4, fp4 \(did you mean 'nf4'\?\)"):
         nf4_config("bf16", quant_type="nf5")
+
+
+@pytest.mark.parametrize("name", ["bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"])
+def test_t7_what_acts_on_four_bits_is_refused_beside_eight(tiny_model_dir, name):
+    check_eight_bit(["load_in_8bit", "lora_r"])
+    with pytest.raises(UserError, match=f"^{name}: acts on a base in four bits only, not with load_in_8bit"):
+        check_eight_bit(["load_in_8bit", name])
+    field = FOUR_BIT_KEYS[name]
+    value = {"quant_type": "nf4", "double_quant": True, "quant_storage": "bf16"}[field]
+    with pytest.raises(UserError, match=f"^{field}: acts on a base in four bits only"):
+        build_qlora_model(str(tiny_model_dir), load_in_8bit=True, **{field: value})
+
+
+@pytest.mark.parametrize("settings", [{"quant_type": "fp4"}, {"quant_storage": "bf16"}])
+def test_t7_changed_four_bit_settings_are_refused_beside_eight_bits(tiny_model_dir, settings):
+    settings = QuantizationSettings(load_in_8bit=True, **settings)
+    with pytest.raises(UserError, match="acts on a base in four bits only"):
+        choose_quantization(find_model(str(tiny_model_dir)), "qlora", "bf16", settings)
+
+
+@pytest.mark.parametrize(("field", "key"), [("double_quant", "use_bnb_nested_quant"), ("load_in_8bit", "load_in_8bit")])
+def test_t7_a_text_is_no_truth_value(field, key):
+    with pytest.raises(UserError, match=f"{key} is 'false': give true or false"):
+        QuantizationSettings(**{field: "false"})
 
 
 @pytest.mark.parametrize("sharding", [FSDP, ZERO3])

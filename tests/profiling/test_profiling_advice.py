@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hf_recipes.profiling.advice import answers
+from hf_recipes.profiling.advice import answers, caveat
 from hf_recipes.profiling.facts import Profile, Setting, Throughput
 from hf_recipes.profiling.phases import PHASES, PhaseRow
 from hf_recipes.profiling.terminal import render
@@ -27,7 +27,10 @@ GPU = Setting(
     checkpointing=False,
     dropout=0.0,
     packing=False,
+    can_pack=True,
+    streaming=False,
     sampling="group_by_length",
+    grouped_padding_share=0.02,
     micro_batch=2,
     accumulation=6,
     workers=2,
@@ -151,6 +154,85 @@ def test_one_fact_turns_one_answer(name):
     assert advice in no.advice
     assert len(noes(profile)) == 1
     assert no.question in render(profile, answers(profile))
+
+
+PADDED = with_setting(replace(GOOD, padding_share=0.4), sampling="random")
+ADVICE = {
+    "workers, not streaming": (CASES["slow data"][0], "data", "dataloader_num_workers: 4"),
+    "a stream": (
+        with_setting(CASES["slow data"][0], streaming=True, workers=0),
+        "data",
+        "`hf-recipes prepare` ahead and streaming: false, which allows dataloader_num_workers too",
+    ),
+    "both cures of padding": (
+        PADDED,
+        "padding",
+        "train_sampling_strategy: group_by_length (2 % left; a step is then of one length), or packing: true",
+    ),
+    # Random batches are sorted within already: here grouping would save 2 % only.
+    "grouping saves little": (with_setting(PADDED, grouped_padding_share=0.38), "padding", "packing: true"),
+    "no packing": (
+        with_setting(PADDED, can_pack=False),
+        "padding",
+        "train_sampling_strategy: group_by_length (2 % left; a step is then of one length)",
+    ),
+    "neither": (
+        with_setting(PADDED, can_pack=False, grouped_padding_share=0.38),
+        "padding",
+        "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
+    ),
+    "single short samples": (
+        with_setting(PADDED, can_pack=False, grouped_padding_share=0.4, micro_batch=1),
+        "padding",
+        "short samples are rounded up to 8 positions: nothing to mend",
+    ),
+    "a padded stream": (
+        with_setting(PADDED, can_pack=False, grouped_padding_share=None, streaming=True),
+        "padding",
+        "streaming: false, which allows packing and group_by_length",
+    ),
+    "a prefix's own mask": (
+        with_setting(CASES["mask"][0], method="prefix"),
+        "mask",
+        "method: prefix masks its own virtual tokens: nothing to mend, or a method without them (method: lora)",
+    ),
+    "dropout of an adapter": (
+        with_setting(CASES["dropout"][0], method="adapter"),
+        "dropout",
+        "adapter_dropout: 0, unless the eval loss rises for it",
+    ),
+    "dropout of the model": (
+        with_setting(CASES["dropout"][0], method="full"),
+        "dropout",
+        "the model's own dropout, set to 0 in its config.json, unless the eval loss rises for it",
+    ),
+    "an update of few weights": (
+        CASES["long update"][0],
+        "optimizer",
+        "raise gradient_accumulation_steps or per_device_train_batch_size",
+    ),
+    "an update of all weights": (
+        with_setting(CASES["long update"][0], method="full"),
+        "optimizer",
+        "raise gradient_accumulation_steps or per_device_train_batch_size, or train fewer weights (method: lora)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_advice_is_only_what_applies_to_this_run(name):
+    profile, asked_about, advice = ADVICE[name]
+    (no,) = [answer for answer in noes(profile) if asked_about in answer.question.lower()]
+    assert no.advice == advice
+
+
+def test_few_steps_are_judged_with_a_caveat():
+    assert caveat(GOOD) == ""
+    single = replace(GOOD, steps=1)
+    assert caveat(single).startswith("Only one step was timed: ")
+    assert render(single, answers(single)).endswith(caveat(single))
+    assert caveat(replace(GOOD, steps=2)).startswith("Only 2 steps were timed: ")
+    assert "Only" not in render(GOOD, answers(GOOD))
 
 
 def test_checkpointing_is_right_where_memory_is_scarce():

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.profiling import run as profiling_run
+from hf_recipes.profiling.advice import answers
 from hf_recipes.profiling.intervals import merged, total
 from hf_recipes.profiling.phases import step_windows
 from hf_recipes.profiling.recorder import StepRecorder
@@ -128,6 +129,34 @@ def test_a_stream_that_ends_within_the_steps_begins_anew(recipe, witnessed, tmp_
     profile = profile_recipe(recipe("--streaming", "true", "--per_device_train_batch_size", "8"), 1, tmp_path / "run")
     assert len(witnessed.ends) == StepRecorder.needed_steps(1)
     assert profile.throughput.tokens > 0 and profile.attention_calls > 0
+
+
+def test_padding_left_by_grouping_is_computed_from_the_lengths(recipe, tmp_path):
+    found = profile_recipe(recipe("--packing", "false"), 1, tmp_path / "a").setting
+    assert (found.packing, found.can_pack, found.streaming) == (False, True, False)
+    assert 0 < found.grouped_padding_share < 1
+    packed = profile_recipe(recipe("--packing", "true", "--max_length", "256"), 1, tmp_path / "b").setting
+    assert (packed.packing, packed.can_pack, packed.grouped_padding_share) == (True, True, None)
+
+
+def test_a_prefix_cannot_be_packed_and_brings_its_mask(recipe, tmp_path):
+    profile = profile_recipe(recipe("--method", "prefix"), 1, tmp_path / "run")
+    assert not profile.setting.can_pack
+    assert profile.masked_attention_calls == profile.attention_calls > 0
+    (mask,) = [answer for answer in answers(profile) if "without a mask" in answer.question]
+    assert mask.advice.startswith("method: prefix masks its own virtual tokens")
+
+
+def test_keys_of_a_whole_run_are_told_to_have_no_effect(recipe, tmp_path, caplog):
+    keys = ("--max_steps", "50", "--output_dir", "runs/x", "--resume_from_checkpoint", "last")
+    caplog.set_level("WARNING", "hf_recipes")
+    profile_recipe(recipe(*keys), 1, tmp_path / "run")
+    (told,) = [text for text in caplog.messages if "Without effect on a profile" in text]
+    assert told == (
+        "Without effect on a profile: output_dir (nothing is kept but what --output and --trace ask for), max_steps "
+        "(--steps says how many are measured), resume_from_checkpoint (the steps start from the model)."
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_that_a_watcher_stops_is_a_failed_check(recipe, tiny_model_dir, tmp_path):

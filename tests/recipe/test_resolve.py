@@ -114,12 +114,17 @@ def test_every_method_has_a_learning_rate_of_its_own(recipe_file, method):
     assert load_recipe(str(recipe_file), ["--method", method]).values["learning_rate"] > 0
 
 
-def test_keys_of_another_method_are_told_to_have_no_effect(recipe_file, caplog):
-    load_recipe(str(recipe_file), ["--method", "full", "--lora_r", "8", "--num_virtual_tokens", "3"])
-    assert "Without effect with method: full: lora_r, num_virtual_tokens." in caplog.text
-    caplog.clear()
-    load_recipe(str(recipe_file), ["--method", "dora", "--lora_r", "8", "--train_router", "true"])
-    assert not caplog.text
+def test_keys_of_another_method_have_no_effect(recipe_file):
+    keys = ["--lora_r", "8", "--num_virtual_tokens", "3", "--load_in_8bit", "false"]
+    assert load_recipe(str(recipe_file), ["--method", "full", *keys]).idle_keys() == ["lora_r", "num_virtual_tokens"]
+    assert load_recipe(str(recipe_file), ["--method", "dora", "--lora_r", "8"]).idle_keys() == []
+
+
+def test_two_spellings_of_a_key_with_two_values_are_refused(recipe_file):
+    keys = ["--activation_checkpointing", "false", "--gradient_checkpointing"]
+    with pytest.raises(UserError, match="the same key, with two values"):
+        load_recipe(str(recipe_file), [*keys, "true"])
+    assert load_recipe(str(recipe_file), [*keys, "false"]).values["activation_checkpointing"] is False
 
 
 def test_lora_on_parameters_goes_without_dropout(recipe_file):

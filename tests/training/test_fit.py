@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given
@@ -24,11 +26,18 @@ def make_model():
     return attach_lora(make_tiny_llama(num_hidden_layers=12), LoraSettings(r=2, dropout=0.0))
 
 
-def decide(monkeypatch, model, arguments, free, *, given=(), **values):
+@dataclass(frozen=True)
+class Rows:
+    longest: int = LONGEST
+    packed: bool = False
+    count: int = 1000
+
+
+def decide(monkeypatch, model, arguments, free, *, given=(), rows=1000, **values):
     """`fit_in_memory` on a machine with `free` bytes."""
     monkeypatch.setattr(fit, "free_bytes", lambda device: free)
     recipe = Recipe("test", values, frozenset(given))
-    return fit.fit_in_memory(model, recipe, arguments, FP32, longest=LONGEST, packed=False)
+    return fit.fit_in_memory(model, recipe, arguments, FP32, Rows(count=rows))
 
 
 def free_for(model, arguments, activations):
@@ -92,6 +101,12 @@ def test_the_largest_micro_batch_that_fits_keeps_the_global_batch(rows_that_fit,
     assert not arguments.activation_checkpointing
 
 
+def test_a_micro_batch_is_no_larger_than_there_are_rows(monkeypatch, tmp_path):
+    arguments = tiny_arguments(tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=100)
+    decide(monkeypatch, make_model(), arguments, 1e12, rows=30, auto_micro_batch=True)
+    assert (arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps) == (25, 4)
+
+
 def test_with_checkpointing_asked_for_more_rows_fit(monkeypatch, tmp_path):
     model = make_model()
     arguments = tiny_arguments(
@@ -121,7 +136,7 @@ def test_a_batch_said_to_fit_does_fit_on_a_gpu(tmp_path):
     ballast = torch.empty(max(0, free - 2 * 1024**3), dtype=torch.uint8, device="cuda")
     arguments = tiny_arguments(tmp_path, use_cpu=False, per_device_train_batch_size=1, gradient_accumulation_steps=256)
     recipe = Recipe("test", {"auto_micro_batch": True}, frozenset())
-    fit.fit_in_memory(model, recipe, arguments, FP32, longest=256, packed=False)
+    fit.fit_in_memory(model, recipe, arguments, FP32, Rows(longest=256))
     rows = arguments.per_device_train_batch_size
     ids = torch.randint(3, 500, (rows, 256), device="cuda")
     model(input_ids=ids, labels=ids, use_cache=False).loss.backward()

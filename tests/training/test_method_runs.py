@@ -118,3 +118,17 @@ def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workpl
     merged = merge_adapter(result, output="merged", dtype="fp32")
     served = AutoModelForCausalLM.from_pretrained(merged.output, dtype=torch.float32)
     torch.testing.assert_close(logits(served), logits(tuned), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_start_that_is_not_the_runs_own_is_refused_on_resume(damage, workplace):
+    keys = ["--output_dir", "run", *METHODS["lora from PiSSA"]]
+    train(load_recipe("recipe.yaml", [*keys, "--max_steps", "8"]))
+    start = workplace / "run" / "initial_adapter.safetensors"
+    if damage == "gone":
+        start.unlink()
+    else:
+        start.write_bytes(start.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(UserError, match="its hash differs" if damage == "changed" else "put it back"):
+        train(load_recipe("recipe.yaml", [*keys, "--resume_from_checkpoint", "last"]))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hf_recipes.models.methods.targets import check_targets
+from hf_recipes.models.methods.targets import check_modules_to_save, is_linear, resolve_targets
+from hf_recipes.models.methods.values import names
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -25,7 +26,8 @@ class BottleneckSettings:
         dropout: Dropout on the adapter's output, before it is added.
         target_modules: Modules whose output it follows; ``None`` finds the attention's and the MLP's output projection
             (Houlsby et al. 2019). The MLP's alone, ``["down_proj"]`` in a Llama, is the variant of Pfeiffer et al.
-            2020, with half the parameters.
+            2020, with half the parameters. A plain text is a name if there is one, else a regular expression;
+            ``all-linear`` is every linear layer but the head.
         modules_to_save: Modules trained in full beside it.
     """
 
@@ -45,7 +47,7 @@ class BottleneckSettings:
             adapter_activation=self.activation,
             adapter_dropout=self.dropout,
             target_modules=targets if targets is None or isinstance(targets, str) else list(targets),
-            modules_to_save=list(self.modules_to_save) if self.modules_to_save else None,
+            modules_to_save=list(names("modules_to_save", self.modules_to_save)) or None,
             task_type=task_type,
         )
 
@@ -71,5 +73,13 @@ def attach_bottleneck(
     """
     from peft import get_peft_model
 
-    check_targets(model, settings.target_modules, "adapter_target_modules")
-    return get_peft_model(model, settings.to_peft(task_type), autocast_adapter_dtype=autocast_adapter_dtype)
+    targets = resolve_targets(
+        model,
+        settings.target_modules,
+        "adapter_target_modules",
+        accepts=is_linear,
+        rule="a bottleneck adapter follows linear layers only",
+    )
+    config = replace(settings, target_modules=targets).to_peft(task_type)
+    check_modules_to_save(model, config.modules_to_save or (), "modules_to_save")
+    return get_peft_model(model, config, autocast_adapter_dtype=autocast_adapter_dtype)

@@ -22,8 +22,9 @@ from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.log import logger
+from hf_recipes.models.methods.values import probability, whole_number
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -93,14 +94,13 @@ class BottleneckConfig(PeftConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.peft_type = BottleneckType.BOTTLENECK
-        if self.adapter_size < 1:
-            raise UserError(f"adapter_size is {self.adapter_size}: it is the width of a layer, give 1 or more.")
-        if self.adapter_activation not in ACTIVATIONS:
+        self.adapter_size = whole_number("adapter_size", self.adapter_size, 1)
+        if str(self.adapter_activation) not in ACTIVATIONS:
             raise UserError(
-                f"adapter_activation '{self.adapter_activation}' is not known: choose from {', '.join(ACTIVATIONS)}."
+                f"adapter_activation '{self.adapter_activation}' is not known"
+                f"{nearest(str(self.adapter_activation).lower(), ACTIVATIONS)}: choose from {', '.join(ACTIVATIONS)}."
             )
-        if not 0 <= self.adapter_dropout < 1:
-            raise UserError(f"adapter_dropout is {self.adapter_dropout}: give a probability of 0 or more, below 1.")
+        self.adapter_dropout = probability("adapter_dropout", self.adapter_dropout)
 
 
 class BottleneckLayer(nn.Module, BaseTunerLayer):

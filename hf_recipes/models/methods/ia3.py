@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hf_recipes.core.errors import UserError, nearest
-from hf_recipes.models.methods.targets import ALL_LINEAR, check_targets
+from hf_recipes.models.methods.targets import ALL_LINEAR, is_linear, resolve_targets
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from torch import nn
     from transformers import PreTrainedModel
 
 # For architectures that PEFT's table does not know; the names most decoders share.
@@ -26,9 +27,10 @@ class IA3Settings:
     """Where the vectors act; names and meaning as in `peft.IA3Config`.
 
     Args:
-        target_modules: Layers that are scaled, by name or by a regular expression as plain text; ``None`` takes those
-            that PEFT's table has for the architecture, else `DEFAULT_TARGETS`.
-        feedforward_modules: Those among them whose inputs are scaled in place of their outputs; ``None`` as above.
+        target_modules: Linear layers that are scaled, by name, or by a regular expression as plain text that is no
+            name; ``None`` takes those that PEFT's table has for the architecture, else `DEFAULT_TARGETS`.
+        feedforward_modules: Those among them whose inputs are scaled in place of their outputs; ``None`` as above, an
+            empty list for none.
     """
 
     target_modules: Names | None = None
@@ -77,16 +79,24 @@ def attach_ia3(
     """
     from peft import IA3Config, get_peft_model
 
-    targets, feedforward = resolve(settings, model.config.get_text_config().model_type)
-    check_targets(model, targets, _TARGETS_KEY)
+    given = IA3Settings(
+        _resolved(model, settings.target_modules, _TARGETS_KEY),
+        settings.feedforward_modules and _resolved(model, settings.feedforward_modules, _FEEDFORWARD_KEY),
+    )
+    targets, feedforward = resolve(given, model.config.get_text_config().model_type)
+    if given.target_modules is None:
+        _resolved(model, targets, _TARGETS_KEY)
     if not isinstance(feedforward, str) and not isinstance(targets, str):
         _check_among_targets(feedforward, targets)
-    check_targets(model, feedforward, _FEEDFORWARD_KEY)
     config = IA3Config(target_modules=targets, feedforward_modules=feedforward, task_type=task_type)
     attached = get_peft_model(model, config, autocast_adapter_dtype=autocast_adapter_dtype)
-    if feedforward and not any(getattr(module, "is_feedforward", False) for module in attached.modules()):
+    if given.feedforward_modules and not any(getattr(module, "is_feedforward", False) for module in attached.modules()):
         raise UserError(f"{_FEEDFORWARD_KEY}: {feedforward} names none of the layers of {_TARGETS_KEY}, {targets}.")
     return attached
+
+
+def _resolved(model: nn.Module, names: Names | None, key: str) -> Names | None:
+    return resolve_targets(model, names, key, accepts=is_linear, rule="IA3 scales linear layers only")
 
 
 def _check_among_targets(feedforward: list[str], targets: list[str]) -> None:

@@ -63,6 +63,8 @@ def start_adapter(model: PeftModel, start: str, initial: Mapping[str, Tensor] | 
     layers = _matrices(model)
     _check_layers(model, layers, start)
     saved = {name: _saved_pair(name, layer, initial) for name, layer in layers.items()} if initial is not None else {}
+    if changes_base(start):
+        _tell_dropout(model.peft_config[_ADAPTER].lora_dropout, start)
     with torch.no_grad():
         for name, layer in layers.items():
             a, b = saved[name] if saved else _first_pair(layer, start)
@@ -72,6 +74,16 @@ def start_adapter(model: PeftModel, start: str, initial: Mapping[str, Tensor] | 
                 _take_out(layer)
     model.peft_config[_ADAPTER].init_lora_weights = start
     logger.info("LoRA start %s: %d modules, %.1f s.", start, len(layers), time.perf_counter() - began)
+
+
+def _tell_dropout(dropout: float, start: str) -> None:
+    if dropout:
+        logger.warning(
+            "init_lora_weights: '%s' moves a part of the base into the adapter, of which lora_dropout %g then drops "
+            "some: set lora_dropout to 0.",
+            start,
+            dropout,
+        )
 
 
 def _matrices(model: PeftModel) -> dict[str, Any]:
@@ -386,7 +398,7 @@ def _check_inputs(model: PeftModel, needed: int) -> None:
 
 
 def _body(model: PeftModel) -> nn.Module:
-    """The model without its head, whose logits nobody needs here, unless the head itself has an adapter."""
+    """The model without its head, which never has an adapter and whose logits nobody needs here."""
     base: Any = model.get_base_model()
-    head = base.get_output_embeddings()
-    return base if any(layer is head for layer in _matrices(model).values()) else base.base_model
+    body: nn.Module = base.base_model
+    return body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.log import logger
 from hf_recipes.models.methods.experts import set_router_training
+from hf_recipes.models.methods.targets import ending_with, fully_matching
+from hf_recipes.models.methods.values import names as checked_names
+from hf_recipes.models.methods.values import truth, whole_number
 from hf_recipes.models.trained_dtype import widen_trained
 
 if TYPE_CHECKING:
@@ -21,13 +23,14 @@ if TYPE_CHECKING:
 class PartialSettings:
     """What is trained.
 
-    `trainable_layers`: the last N decoder layers, or the first N where negative; 0 for none. `trainable_modules`:
-    modules trained besides, by name or end of name (``lm_head``, ``norm``); a plain text is a regular expression that
-    must match a whole name. `train_router`: also the routers of a mixture of experts within the layers.
+    `trainable_layers`: the last N decoder layers, or the first N where negative; 0 or None for none.
+    `trainable_modules`: modules trained besides, by name or end of name (``lm_head``, ``norm``); a plain text that is
+    none is a regular expression that must match a whole name. `train_router`: also the routers of a mixture of experts
+    within the layers.
     """
 
-    trainable_layers: int = 2
-    trainable_modules: str | Sequence[str] = ()
+    trainable_layers: int | None = 2
+    trainable_modules: str | Sequence[str] | None = ()
     train_router: bool = False
 
 
@@ -48,10 +51,13 @@ def attach_partial(
             small updates. Such a model computes under autocast only.
 
     Raises:
-        UserError: more layers than there are, a name that matches nothing, quantised weights, nothing to train.
+        UserError: a value of the wrong kind, more layers than there are, a name that matches nothing, quantised
+            weights, nothing to train.
     """
-    layers = _chosen_layers(model, settings.trainable_layers)
-    named = _matching_modules(model, settings.trainable_modules)
+    count = settings.trainable_layers
+    layers = _chosen_layers(model, 0 if count is None else whole_number("trainable_layers", count))
+    named = _matching_modules(model, settings.trainable_modules or ())
+    train_router = truth("train_router", settings.train_router)
     if task_type == "SEQ_CLS":
         named |= {name: module for name, module in _heads(model).items() if name not in named}
     if not layers and not named:
@@ -63,7 +69,7 @@ def attach_partial(
     model.requires_grad_(False)
     for module in (*layers.values(), *named.values()):
         module.requires_grad_(True)
-    set_router_training(model, settings.train_router, among={**layers, **named})
+    set_router_training(model, train_router, among={**layers, **named})
     _tell(model, layers, named)
     widen_trained(model, under_autocast=autocast_adapter_dtype)
     return model
@@ -104,11 +110,9 @@ def _chosen_layers(model: nn.Module, wanted: int) -> dict[str, nn.Module]:
 
 def _matching_modules(model: nn.Module, wanted: str | Sequence[str]) -> dict[str, nn.Module]:
     modules = {name: module for name, module in model.named_modules() if name}
-    if isinstance(wanted, str):
-        matched = _fully_matching(wanted, modules)
-        matches = {wanted: matched} if wanted else {}
-    else:
-        matches = {end: [n for n in modules if n == end or n.endswith(f".{end}")] for end in wanted}
+    matches = {end: ending_with(end, modules) for end in checked_names("trainable_modules", wanted)}
+    if isinstance(wanted, str) and not matches[wanted]:
+        matches = {wanted: fully_matching(wanted, modules, "trainable_modules")}
     for asked, names in matches.items():
         if not names:
             leaves = sorted({n.rsplit(".", 1)[-1] for n, m in modules.items() if list(m.parameters(recurse=False))})
@@ -119,15 +123,6 @@ def _matching_modules(model: nn.Module, wanted: str | Sequence[str]) -> dict[str
         if not _count(modules[name] for name in names):
             raise UserError(f"trainable_modules: '{asked}' has no parameters: name a module that has some.")
     return {name: modules[name] for names in matches.values() for name in names}
-
-
-def _fully_matching(pattern: str, names: Iterable[str]) -> list[str]:
-    try:
-        return [name for name in names if re.fullmatch(pattern, name)]
-    except re.error as error:
-        raise UserError(
-            f"trainable_modules: '{pattern}' is no regular expression ({error}): mend it, or give a list of names."
-        ) from error
 
 
 def _heads(model: PreTrainedModel) -> dict[str, nn.Module]:

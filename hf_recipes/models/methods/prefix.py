@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
+from hf_recipes.models.methods.values import truth, whole_number
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -51,10 +52,16 @@ def attach_prefix(
         autocast_adapter_dtype: Keep the prefix in fp32 over a 16-bit base, so that small updates are not rounded away.
 
     Raises:
-        UserError: the model recomputes activations, is a classifier, has no keys and values, or fewer positions.
+        UserError: a value is of the wrong kind, or the model recomputes activations, is a classifier, has no keys and
+            values, or fewer positions.
     """
     from peft import PrefixTuningConfig, get_peft_model
 
+    settings = replace(
+        settings,
+        num_virtual_tokens=whole_number("num_virtual_tokens", settings.num_virtual_tokens, 1),
+        prefix_projection=truth("prefix_projection", settings.prefix_projection),
+    )
     _check(model, settings, task_type)
     config = PrefixTuningConfig(
         num_virtual_tokens=settings.num_virtual_tokens,
@@ -77,8 +84,6 @@ def attach_prefix(
 def _check(model: PreTrainedModel, settings: PrefixSettings, task_type: str) -> None:
     text = model.config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
-    if settings.num_virtual_tokens < 1:
-        raise UserError(f"num_virtual_tokens: {settings.num_virtual_tokens} makes no prefix: give 1 or more.")
     if positions is not None and settings.num_virtual_tokens >= positions:
         raise UserError(
             f"num_virtual_tokens: a prefix of {settings.num_virtual_tokens} leaves no room for text in the model's "

@@ -84,6 +84,22 @@ def test_the_mlp_alone_takes_half(tiny_model):
     assert count_parameters(model)[0] == PARAMETERS_OF_WIDTH_4 // 2
 
 
+@pytest.mark.parametrize("targets", ["all-linear", ["all-linear"]])
+def test_all_linear_is_every_projection_but_the_head(targets, tiny_model, tmp_path):
+    model = randomise(attach_bottleneck(tiny_model, BottleneckSettings(size=4, target_modules=targets)))
+    followed = [name for name, module in model.named_modules() if hasattr(module, "bottleneck_down")]
+    assert len(followed) == 7 * 2
+    assert not any("lm_head" in name for name in followed)
+    model.save_pretrained(tmp_path)
+    loaded = PeftModel.from_pretrained(make_tiny_llama(tiny_model.config.vocab_size), tmp_path)
+    assert torch.equal(logits(loaded), logits(model))
+
+
+def test_a_plain_text_is_a_name_if_there_is_one(tiny_model):
+    model = attach_bottleneck(tiny_model, BottleneckSettings(size=4, target_modules="down_proj"))
+    assert count_parameters(model)[0] == PARAMETERS_OF_WIDTH_4 // 2
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_start_is_the_base_to_the_bit(dtype, tiny_model):
     before = logits(tiny_model.to(dtype))
@@ -248,7 +264,20 @@ def test_it_is_never_merged(tiny_model):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"size": 0}, "adapter_size is 0: it is the width of a layer"),
+        ({"size": 0}, "adapter_size is 0: give a whole number of 1 or more"),
+        ({"size": "8"}, "adapter_size is '8': give a whole number"),
+        ({"size": 2.5}, "adapter_size is 2.5: give a whole number"),
+        ({"size": True}, "adapter_size is True: give a whole number"),
+        ({"activation": 2.5}, "adapter_activation '2.5' is not known: choose from"),
+        ({"activation": ["relu"]}, "is not known"),
+        ({"activation": "ReLU"}, r"adapter_activation 'ReLU' is not known \(did you mean 'relu'\?\)"),
+        ({"dropout": "0.1"}, "adapter_dropout is '0.1': give a probability"),
+        ({"target_modules": []}, "adapter_target_modules names no module: choose from down_proj, gate_proj"),
+        ({"target_modules": ""}, "adapter_target_modules: a name is empty"),
+        ({"target_modules": ["lm_head"]}, "adapter_target_modules: 'lm_head' takes in the output head"),
+        ({"target_modules": ["embed_tokens"]}, "'model.embed_tokens' is a Embedding, and a bottleneck adapter follows"),
+        ({"target_modules": "(o_proj"}, "is no regular expression"),
+        ({"modules_to_save": ["nrm"]}, "modules_to_save: 'nrm' is no module"),
         ({"activation": "tanh"}, "adapter_activation 'tanh' is not known: choose from relu, gelu, silu"),
         ({"dropout": 1.0}, "adapter_dropout is 1.0: give a probability"),
         ({"target_modules": ["o_prj"]}, r"adapter_target_modules: 'o_prj' is no module of .* \(did you mean 'o_proj'"),

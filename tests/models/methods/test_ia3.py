@@ -118,6 +118,9 @@ def test_an_architecture_outside_pefts_table_takes_the_common_names():
     [
         (IA3Settings(r".*layers\.1\.mlp\.(up|down)_proj", r".*down_proj"), {"up_proj": False, "down_proj": True}),
         (IA3Settings(["v_proj"], []), {"v_proj": False}),
+        (IA3Settings("q_proj"), {"q_proj": False}),
+        (IA3Settings("down_proj", "down_proj"), {"down_proj": True}),
+        (IA3Settings(r".*[qk]_proj"), {"q_proj": False, "k_proj": False}),
     ],
 )
 def test_names_may_be_given_as_a_pattern_or_a_list(settings, scaled, tiny_model):
@@ -129,6 +132,20 @@ def test_names_may_be_given_as_a_pattern_or_a_list(settings, scaled, tiny_model)
     [
         (IA3Settings(["k_proj", "v_prj"]), r"ia3_target_modules: 'v_prj' is no module of .*did you mean 'v_proj'"),
         (IA3Settings(["k_proj"], ["k_prj"]), r"ia3_feedforward_modules: 'k_prj' is not among ia3_target_modules"),
+        (IA3Settings([]), r"ia3_target_modules names no module: choose from down_proj, gate_proj, k_proj, o_proj"),
+        (IA3Settings(""), r"ia3_target_modules: a name is empty"),
+        (IA3Settings("k_prj"), r"ia3_target_modules: 'k_prj' is no module of .*did you mean 'k_proj'"),
+        (IA3Settings("(k_proj"), r"ia3_target_modules: '\(k_proj' is no regular expression"),
+        (
+            IA3Settings(["norm"]),
+            r"'model.norm' is a LlamaRMSNorm, and IA3 scales linear layers only: choose from down_",
+        ),
+        (
+            IA3Settings(["embed_tokens"]),
+            r"is a Embedding, and IA3 scales linear layers only: choose from [a-z_, ]*proj\.",
+        ),
+        (IA3Settings(["lm_head"]), r"ia3_target_modules: 'lm_head' takes in the output head"),
+        (IA3Settings(["k_proj"], 5), r"ia3_feedforward_modules is 5: give a name or a list of names"),
         (IA3Settings(r".*k_proj", ["dwn_proj"]), r"ia3_feedforward_modules: 'dwn_proj' is no module"),
         (IA3Settings(r".*k_proj", ["down_proj"]), r"ia3_feedforward_modules: .* names none of the layers"),
     ],

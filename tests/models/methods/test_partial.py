@@ -51,7 +51,9 @@ def trained_names(model):
         (1, (), LAYER),
         (-1, (), LAYER),
         (2, (), 2 * LAYER),
+        (1, None, LAYER),
         (1, ["norm"], LAYER + NORM),
+        (None, "norm", NORM),
         (0, ["self_attn.q_proj"], 2 * 32 * 32),
         (0, r"model\.layers\.0\.mlp\..*_proj", 3 * 32 * 64),
         (1, ["lm_head"], LAYER + 512 * 32),
@@ -196,6 +198,13 @@ def test_a_new_classification_head_is_always_trained():
         (PartialSettings(-3), "trainable_layers: -3 asked"),
         (PartialSettings(0), "'partial' has nothing to train: give 'trainable_layers'"),
         (PartialSettings(0, ""), "'partial' has nothing to train"),
+        (PartialSettings(None, None), "'partial' has nothing to train"),
+        (PartialSettings("1"), "trainable_layers is '1': give a whole number."),
+        (PartialSettings(1.5), "trainable_layers is 1.5: give a whole number."),
+        (PartialSettings(True), "trainable_layers is True: give a whole number."),
+        (PartialSettings(1, 5), "trainable_modules is 5: give a name or a list of names."),
+        (PartialSettings(1, [None]), "trainable_modules is [None]: give a name or a list of names."),
+        (PartialSettings(1, train_router="no"), "train_router is 'no': give true or false."),
         (
             PartialSettings(1, ["lm_haed"]),
             "trainable_modules: 'lm_haed' matches no module of LlamaForCausalLM (did you mean 'lm_head'?): choose from "

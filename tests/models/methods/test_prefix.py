@@ -265,7 +265,11 @@ def test_d14_packing_is_refused_for_the_cache_lets_samples_see_each_other(spread
 @pytest.mark.parametrize(
     ("settings", "arguments", "sentence"),
     [
-        (PrefixSettings(0), {}, "num_virtual_tokens: 0 makes no prefix"),
+        (PrefixSettings(0), {}, "num_virtual_tokens is 0: give a whole number of 1 or more"),
+        (PrefixSettings("5"), {}, "num_virtual_tokens is '5': give a whole number"),
+        (PrefixSettings(2.5), {}, "num_virtual_tokens is 2.5: give a whole number"),
+        (PrefixSettings(True), {}, "num_virtual_tokens is True: give a whole number"),
+        (PrefixSettings(5, "no"), {}, "prefix_projection is 'no': give true or false"),
         (PrefixSettings(256), {}, "leaves no room for text in the model's 256 positions"),
         (PrefixSettings(), {"task_type": "SEQ_CLS"}, "a classifier takes no prefix: use method: lora"),
     ],
