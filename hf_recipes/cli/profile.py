@@ -53,10 +53,9 @@ def run(options: argparse.Namespace) -> int:
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
-    if _is_classification(recipe):
+    if way_out := _out_of_classification(recipe):
         raise UserError(
-            f"Recipe '{recipe.name}' is one of a classifier (its rows have text and label), and profile measures the "
-            "training of language models only: to train on its text as one, write format: text into its datasets."
+            f"Recipe '{recipe.name}' trains a classifier, and profile measures language models only: {way_out}."
         )
     _quiet()
     from hf_recipes.core.files import json_safe, write_json
@@ -100,29 +99,29 @@ def _refuse_misspelt_flags(arguments: list[str]) -> None:
             raise UserError(f"--{name} is no option of `hf-recipes profile`{nearest(name, FLAGS)}.")
 
 
-def _is_classification(recipe: Recipe) -> bool:
-    """Whether the recipe is `hf-recipes classify`'s: it has its key, or no source names a format and the first rows of
-    all are texts with a label (on the Hub: their columns are named so)."""
+def _out_of_classification(recipe: Recipe) -> str:
+    """What to change in a recipe of `hf-recipes classify`; empty for others. It has that verb's key, or no source names
+    a format and the first rows of all are texts with a label (on the Hub: their columns are named so)."""
     from hf_recipes.data.check import open_source
     from hf_recipes.data.classification import check_classification_sources
     from hf_recipes.data.ledger import Ledger
     from hf_recipes.data.reading.sources import as_specs, find_files
 
     if "max_label_share" in recipe.given:
-        return True
+        return "max_label_share is a classifier's key, remove it if none is meant"
     specs = as_specs(recipe.values["datasets"])
     if any(spec.format != "auto" or (find_files(spec) is None and "label" not in spec.columns) for spec in specs):
-        return False
+        return ""
     try:
         for spec in specs:
             if find_files(spec) is None:
                 continue
             if open_source(spec, Ledger(spec.label))[0] != "text":
-                return False
+                return ""
             check_classification_sources([replace(spec, role="domain")])
     except UserError:
-        return False
-    return True
+        return ""
+    return "its rows have text and label; to train on the text alone, write format: text into its datasets"
 
 
 def _quiet() -> None:

@@ -95,19 +95,25 @@ def classifier(datasets, rows=LABELLED, more=""):
 
 
 @pytest.mark.parametrize(
-    ("datasets", "rows", "more"),
+    ("datasets", "rows", "more", "sentence"),
     [
-        ("[labelled.jsonl]", LABELLED, ""),
+        ("[labelled.jsonl]", LABELLED, "", "'classifier' trains a classifier.* write format: text"),
         (
             "[{path: labelled.jsonl, columns: {text: said, label: kind}}]",
             [{"said": row["text"], "kind": row["label"]} for row in LABELLED],
             "",
+            "its rows have text and label",
         ),
-        ("[labelled.jsonl]", [{"text": row["text"]} for row in LABELLED], "max_label_share: 0.9\n"),
+        (
+            "[labelled.jsonl]",
+            [{"text": row["text"]} for row in LABELLED],
+            "max_label_share: 0.9\n",
+            "a classifier's key",
+        ),
     ],
 )
-def test_a_recipe_of_a_classifier_is_refused(recipe, datasets, rows, more):
-    with pytest.raises(UserError, match="'classifier' is one of a classifier"):
+def test_a_recipe_of_a_classifier_is_refused(recipe, datasets, rows, more, sentence):
+    with pytest.raises(UserError, match=sentence):
         profile.run(classifier(datasets, rows, more))
 
 

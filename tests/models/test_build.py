@@ -86,7 +86,7 @@ def test_qlora_takes_its_dtype_by_either_name_but_not_two(tiny_model_dir):
 @pytest.mark.parametrize("name", [None, 5, b"model", ["model"], ""])
 def test_t7_a_name_that_is_none_is_one_sentence(name):
     for build in (build_model, build_lora_model, build_qlora_model, build_prefix_model):
-        with pytest.raises(UserError, match="model_name_or_path is .*: give a directory"):
+        with pytest.raises(UserError, match=r"model_name_or_path is .*: give a directory"):
             build(name)
 
 

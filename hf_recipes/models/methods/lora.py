@@ -202,7 +202,7 @@ def attach_lora(
     settings = _fitted(model, settings)
     with warnings.catch_warnings():
         # A pattern that matches nothing is refused below, which says more.
-        warnings.filterwarnings("ignore", message=r".*(rank|alpha)_pattern.*")
+        warnings.filterwarnings("ignore", message=r"The following (rank|alpha)_pattern keys did not match")
         adapted = get_peft_model(model, settings.to_peft(task_type), autocast_adapter_dtype=autocast_adapter_dtype)
     _check_patterns_match(adapted, settings)
     start = settings.init_lora_weights

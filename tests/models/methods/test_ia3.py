@@ -131,7 +131,11 @@ def test_names_may_be_given_as_a_pattern_or_a_list(settings, scaled, tiny_model)
     ("settings", "sentence"),
     [
         (IA3Settings(["k_proj", "v_prj"]), r"ia3_target_modules: 'v_prj' is no module of .*did you mean 'v_proj'"),
-        (IA3Settings(["k_proj"], ["k_prj"]), r"ia3_feedforward_modules: 'k_prj' is not among ia3_target_modules"),
+        (
+            IA3Settings(["k_proj"], ["k_prj"]),
+            r"ia3_feedforward_modules: 'k_prj' is no module of .*did you mean 'k_proj'",
+        ),
+        (IA3Settings(["k_proj"], ["v_proj"]), r"ia3_feedforward_modules: 'v_proj' is not among ia3_target_modules"),
         (IA3Settings([]), r"ia3_target_modules names no module: choose from down_proj, gate_proj, k_proj, o_proj"),
         (IA3Settings(""), r"ia3_target_modules: a name is empty"),
         (IA3Settings("k_prj"), r"ia3_target_modules: 'k_prj' is no module of .*did you mean 'k_proj'"),
