@@ -41,6 +41,8 @@ def main() -> None:
     whole, steps = time.perf_counter() - started, trainer.state.global_step
     of_steps = {key: value for key, value in seconds.items() if key[1] not in A_SAVE}
     for (callback, hook), value in sorted(seconds.items(), key=lambda item: -item[1]):
+        if value < 1e-3:
+            break
         print(f"{callback:24} {hook:24} {calls[callback, hook]:5} calls {1e3 * value:9.1f} ms")
     print(f"{steps} steps, {whole:.1f} s with saving and evaluation, {whole / steps:.3f} s a step")
     print(f"callbacks and event log: {100 * sum(of_steps.values()) / whole:.3f} % of it")

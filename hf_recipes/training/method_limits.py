@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.models.precision import Hardware
+from hf_recipes.models.quantized import check_eight_bit
 from hf_recipes.recipe.resolve import Recipe
 
 
@@ -14,6 +15,8 @@ def check_method(recipe: Recipe) -> None:
         _check_prefix(recipe)
     if method != "qlora" and recipe.get("load_in_8bit"):
         raise UserError("load_in_8bit: true quantises the base: write method: qlora with it, or leave it out.")
+    if recipe.get("load_in_8bit"):
+        check_eight_bit([key for key in recipe.given if recipe.values[key] is not None])
     if method == "ia3" and recipe.get("weight_decay"):
         raise UserError(
             f"weight_decay is {recipe.get('weight_decay')}, but IA3 trains factors, which it draws to 0: set it to "

@@ -57,10 +57,8 @@ def test_a_base_stored_quantised_trains_as_it_is(stored_base, tiny_model_dir, bu
     with caplog.at_level(logging.INFO):
         model, tokenizer = build(directory, r=4, dropout=0.0, **dtype)
     assert "(bitsandbytes) and used as it is: method" in caplog.text and "on it is QLoRA" in caplog.text
-    fresh, _ = build_qlora_model(
-        str(tiny_model_dir), r=4, compute_dtype="fp32", load_in_8bit=config.load_in_8bit,
-        quant_type=config.bnb_4bit_quant_type,
-    )  # fmt: skip
+    bits = {"load_in_8bit": True} if config.load_in_8bit else {"quant_type": config.bnb_4bit_quant_type}
+    fresh, _ = build_qlora_model(str(tiny_model_dir), r=4, compute_dtype="fp32", **bits)
     for (name, there), (_, here) in zip(fresh.named_parameters(), model.named_parameters(), strict=True):
         plain = type(here) is torch.nn.Parameter
         assert "lora_" in name or torch.equal(there.bfloat16() if plain else there, here), name

@@ -91,7 +91,7 @@ def test_keys_that_contradict_each_other_are_told(values, message):
 def told_padding(recipe_file, lengths, caplog, **settings):
     rows = TrainingRows(Dataset.from_dict({"input_ids": [[1] * n for n in lengths], "length": lengths}), max(lengths))
     with caplog.at_level("INFO", logger="hf_recipes"):
-        tell_padding(rows, tiny_arguments(recipe_file.parent, **settings))
+        tell_padding(rows, tiny_arguments(recipe_file.parent, **{"train_sampling_strategy": "random", **settings}))
     return caplog.text
 
 

@@ -28,7 +28,6 @@ def rows():
 
 
 def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3, **more):
-    more = {"train_sampling_strategy": "sequential", **more}  # each trainer shuffles in its own way
     args = tiny_arguments(
         tmp_path, max_steps=steps, per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, **more
     )
