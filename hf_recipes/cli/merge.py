@@ -84,5 +84,7 @@ def _adapter_and_output(directory: str | None, dtype: str) -> tuple[Path, Path]:
 def _of_run(run_directory: RunDirectory, dtype: str) -> tuple[Path, Path]:
     result = run_directory.result
     if result == run_directory.model:
-        raise UserError(f"{run_directory.path} is a full fine-tune: {result} is the model already, nothing to merge.")
+        raise UserError(
+            f"{run_directory.path} trained the model's own weights: {result} is the model already, nothing to merge."
+        )
     return result, run_directory.merged(dtype)

@@ -109,6 +109,6 @@ def _refuse_changed_base(config: dict[str, Any], where: str) -> None:
     if start is None or str(start).lower() in _KIND_TO_BASE:
         return
     raise UserError(
-        f"{where} was initialised by '{start}', which changed the base it was trained on: convert it to plain LoRA "
-        "with peft's save_pretrained(path_initial_model_for_weight_conversion=…), then merge that."
+        f"{where} was initialised by '{start}', which changed the base it was trained on: merge the run's adapter/, "
+        "which is plain LoRA for the base as published, or make a copy of this one so (hf_recipes.make_plain_lora)."
     )

@@ -52,7 +52,7 @@ def test_initialisations_that_leave_the_base_pass(start):
 
 @pytest.mark.parametrize("start", ["pissa", "pissa_niter_4", "olora", "OLoRA", "loftq", "corda", "lora_ga"])
 def test_initialisations_that_changed_the_base_are_refused_with_the_cure(start):
-    with pytest.raises(UserError, match=rf"'{start}'.*path_initial_model_for_weight_conversion"):
+    with pytest.raises(UserError, match=rf"'{start}'.*make_plain_lora"):
         refuse_unsupported({**PLAIN, "init_lora_weights": start}, "adapter")
 
 
