@@ -66,7 +66,7 @@ def test_wrong_use_is_2_and_one_sentence(tmp_path, adapter, run, capsys):
     cases = {
         (str(tmp_path / "nowhere"), "--to", "bf16"): "nowhere' does not exist",
         (str(tmp_path / "empty"), "--to", "bf16"): "is neither a run",
-        (str(full), "--to", "bf16"): "full fine-tune",
+        (str(full), "--to", "bf16"): "is the model already, nothing to merge",
         (str(adapter), "--to", "bf61"): "bf61",
         (str(adapter), "--to", "auto"): "auto",
         (str(adapter),): "--to",
