@@ -52,7 +52,7 @@ METHODS: dict[str, list[str]] = {
     "qlora, fp4, scales unquantised": [*LORA, "--bnb_4bit_quant_type", "fp4", "--use_bnb_nested_quant", "false"],
     "qlora, 8-bit": [*LORA, "--load_in_8bit", "true"],
     "adapter": ["--adapter_size", "8"],
-    "prefix": ["--num_virtual_tokens", "4", "--learning_rate", "5e-2"],
+    "prefix": ["--num_virtual_tokens", "4", "--learning_rate", "3e-1"],
     "ia3": ["--learning_rate", "3e-1"],
 }
 # Nothing to merge, or nothing left to be merged.

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.batching.collate import length_grouped_order
+from hf_recipes.data.batching.collate import length_grouped_order, shuffled_order
 from hf_recipes.data.batching.packing import Bins, packed_dataset, sample_lengths
 
 if TYPE_CHECKING:
@@ -105,15 +104,15 @@ class TrainingRows:
 def epoch_order(rows: TrainingRows, settings: LoaderSettings) -> np.ndarray:
     """The row numbers of the first epoch in the order in which the run takes them, all ranks' batches in turn.
 
-    For a random order the Trainer makes a `RandomSampler`, which Accelerate replaces by its `SeedableRandomSampler`.
+    The same functions as `training.trainer.SupervisedTrainer` calls; to it packed rows are all of one length.
     """
     if settings.sampling == "sequential":
         return np.arange(len(rows))
-    if settings.sampling == "random":
-        sampler = SeedableRandomSampler(range(len(rows)), data_seed=settings.seed)
-        return np.fromiter(sampler, dtype=np.int64, count=len(rows))
     global_batch = settings.batch_size * settings.accumulation * settings.ranks
-    return length_grouped_order(rows.lengths(), global_batch, settings.seed, epoch=0)
+    if settings.sampling == "group_by_length":
+        return length_grouped_order(rows.lengths(), global_batch, settings.seed, epoch=0)
+    lengths = rows.lengths() if rows.bins is None else np.ones(len(rows))
+    return shuffled_order(lengths, global_batch, settings.seed, epoch=0)
 
 
 @dataclass(frozen=True)
