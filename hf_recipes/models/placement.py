@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import world_size
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import TrainingArguments
 
 FSDP = "FSDP"
 ZERO3 = "DeepSpeed ZeRO-3"
@@ -31,15 +36,27 @@ def rank_device() -> str:
     return f"{accelerator.type}:{torch.accelerator.current_device_index()}"
 
 
-def sharded_by() -> str | None:
-    """What will shard the weights of each layer (`FSDP`, `ZERO3`) by the launcher's or the Trainer's settings."""
-    if _is_on("ACCELERATE_USE_FSDP"):
+def place(model: nn.Module, device: torch.device) -> None:
+    """Put a model where the Trainer moves it anyway; one that was loaded onto its device stays there."""
+    if not getattr(model, "hf_device_map", None):
+        model.to(device)
+
+
+def sharded_by(arguments: TrainingArguments | None = None) -> str | None:
+    """What will shard the weights of each layer (`FSDP`, `ZERO3`), by the launcher's settings or, given its arguments,
+    the Trainer's."""
+    if _is_on("ACCELERATE_USE_FSDP") or (arguments is not None and arguments.fsdp):
         return FSDP
-    if _is_on("ACCELERATE_USE_DEEPSPEED") and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
+    if under_deepspeed() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
         return ZERO3
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     return ZERO3 if is_deepspeed_zero3_enabled() else None
+
+
+def under_deepspeed() -> bool:
+    """Whether DeepSpeed holds the optimizer, at any stage."""
+    return _is_on("ACCELERATE_USE_DEEPSPEED")
 
 
 def device_map_for(asked: Any, *, quantized: bool) -> Any:

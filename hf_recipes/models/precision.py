@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hf_recipes.core.dtypes import SHORT_NAMES
 from hf_recipes.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,13 @@ class Precision:
     def autocast(self) -> bool:
         """Whether the Trainer computes under autocast."""
         return self.bf16 or self.fp16
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """What the Trainer autocasts to; None without autocast."""
+        import torch
+
+        return torch.bfloat16 if self.bf16 else torch.float16 if self.fp16 else None
 
 
 def detect_hardware() -> Hardware:

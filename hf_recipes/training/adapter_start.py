@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import read_json, sha256_of_file
+from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.ranks import is_main
-from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.models.methods.lora import LoraSettings, attach_lora, resumed_settings
 from hf_recipes.models.methods.lora_start import (
     INITIAL_NAME,
@@ -22,8 +21,9 @@ from hf_recipes.models.methods.lora_start import (
     start_from_data,
 )
 from hf_recipes.models.methods.loraplus import loraplus_optimizer
-from hf_recipes.models.placement import sharded_by
+from hf_recipes.models.placement import place, sharded_by
 from hf_recipes.recipe.keys import LoraMethods
+from hf_recipes.training.same_run import record_of_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,8 +58,7 @@ def _kept_start(resume: Path, settings: LoraSettings) -> dict[str, Tensor]:
             f"'{resume}' needs the start it was made by ({settings.init_lora_weights}), and {INITIAL_NAME} is not in "
             f"'{directory}': put it back, or start anew with another output_dir."
         )
-    run_json = RunDirectory(directory).run_json
-    known = read_json(run_json).get(START_SHA256) if run_json.is_file() else None
+    known = record_of_run(directory).get(START_SHA256)
     if known is not None and known != sha256_of_file(file):
         raise UserError(f"{file} is not the one this run began with (its hash differs): put that back, or start anew.")
     return initial
@@ -90,7 +89,7 @@ def start_adapter_of_run(
     if start == "eva" and resume is None:
         if rows.count == 0:
             raise UserError("init_lora_weights: eva reads the data before training, which a stream does not allow.")
-        model.to(setup.arguments.device)
+        place(model, setup.arguments.device)
         start_from_data(model, _batches(rows, collate, setup))
     if changes_base(start) and is_main() and (resume is None or not (setup.run.path / INITIAL_NAME).exists()):
         save_initial(initial_adapter(model), setup.run.path)
@@ -115,10 +114,9 @@ def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
     ratio = setup.ours.loraplus_lr_ratio
     if ratio is None or not _is_lora(setup):
         return None
-    if sharded := sharded_by():
+    if sharded := sharded_by(setup.arguments):
         raise UserError(f"loraplus_lr_ratio does not go with {sharded}: leave it out, or train unsharded.")
-    if not getattr(model, "hf_device_map", None):
-        model.to(setup.arguments.device)
+    place(model, setup.arguments.device)
     return loraplus_optimizer(model, setup.arguments, ratio)
 
 

@@ -61,6 +61,11 @@ def global_batch_size(arguments: SFTConfig) -> int:
     return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
 
 
+def order_seed(arguments: SFTConfig) -> int:
+    """The seed that the order of the rows follows from."""
+    return int(arguments.seed if arguments.data_seed is None else arguments.data_seed)
+
+
 def total_steps(rows: int, arguments: SFTConfig) -> int:
     """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
     if arguments.max_steps > 0:

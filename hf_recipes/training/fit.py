@@ -3,15 +3,14 @@ activations were measured to take and what memory is free."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
+from hf_recipes.models.placement import place, sharded_by, under_deepspeed
 from hf_recipes.models.precision import Precision
+from hf_recipes.models.wrapped import base_of
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.activations import ActivationCost, measure_activations
 from hf_recipes.training.checkpointing import ALL_LAYERS, NONE, Checkpointing, choose_checkpointing
@@ -19,8 +18,6 @@ from hf_recipes.training.free_memory import MARGIN, free_bytes, training_state_b
 
 if TYPE_CHECKING:
     from trl import SFTConfig
-
-_SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
 class Rows(Protocol):
@@ -66,7 +63,7 @@ def fit_in_memory(model: Any, recipe: Recipe, arguments: SFTConfig, precision: P
     open_batch = bool(recipe.get("auto_micro_batch"))
     if not (open_checkpointing or open_batch):
         return {}
-    if any(os.environ.get(name, "").lower() == "true" for name in _SHARDING):
+    if sharded_by(arguments) or under_deepspeed():
         logger.info("Activation checkpointing and micro-batch stay as given: the model is sharded over the ranks.")
         return {}
     room = _measure_room(model, arguments, precision, rows)
@@ -86,18 +83,12 @@ def fit_in_memory(model: Any, recipe: Recipe, arguments: SFTConfig, precision: P
 
 
 def _measure_room(model: Any, arguments: SFTConfig, precision: Precision, rows: Rows) -> Room:
-    if not getattr(model, "hf_device_map", None):
-        model.to(arguments.device)  # where the trainer moves it anyway
-    cost = measure_activations(model, packed=rows.packed, autocast_dtype=autocast_dtype(precision))
+    place(model, arguments.device)
+    cost = measure_activations(model, packed=rows.packed, autocast_dtype=precision.autocast_dtype)
     states = training_state_bytes(model, str(arguments.optim), arguments.world_size)
     budget = min(gather(free_bytes(arguments.device) * (1 - MARGIN) - states))
     multiple = 8  # rows are padded to it
     return Room(cost, budget, -(-rows.longest // multiple) * multiple, arguments.device.type != "cpu")
-
-
-def autocast_dtype(precision: Precision) -> torch.dtype | None:
-    """What the trainer autocasts to; None without autocast."""
-    return torch.bfloat16 if precision.bf16 else torch.float16 if precision.fp16 else None
 
 
 def _choose_checkpointing(model: Any, arguments: SFTConfig, room: Room) -> None:
@@ -127,8 +118,8 @@ def _choose_checkpointing(model: Any, arguments: SFTConfig, room: Room) -> None:
 def can_checkpoint(model: Any) -> bool:
     """Whether layers of this model may be computed again; with a trained prefix PEFT refuses it."""
     config = getattr(model, "active_peft_config", None)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return bool(base.supports_gradient_checkpointing) and not (config is not None and config.is_prompt_learning)
+    has_prefix = config is not None and config.is_prompt_learning
+    return bool(base_of(model).supports_gradient_checkpointing) and not has_prefix
 
 
 def _choose_micro_batch(arguments: SFTConfig, room: Room, way: Checkpointing, available: int) -> None:

@@ -19,7 +19,7 @@ from hf_recipes.models.methods.ia3 import IA3Settings, attach_ia3
 from hf_recipes.models.methods.lora import LoraSettings
 from hf_recipes.models.methods.partial import PartialSettings, attach_partial
 from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix
-from hf_recipes.models.placement import FSDP
+from hf_recipes.models.placement import sharded_by
 from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized
 from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource
@@ -70,7 +70,7 @@ def build_for_method(
             quant_storage=settings.bnb_4bit_quant_storage,
             load_in_8bit=settings.load_in_8bit,
         ),
-        sharding=FSDP if setup.arguments.fsdp else None,
+        sharding=sharded_by(setup.arguments),
     )
     base = load_base(
         source,

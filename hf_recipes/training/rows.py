@@ -11,10 +11,10 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.data.batching.collate import length_grouped_order, padding_share, shuffled_order
 from hf_recipes.data.batching.packing import pack, packed_dataset, sample_lengths
+from hf_recipes.models.placement import place
 from hf_recipes.models.precision import Precision
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.arguments import global_batch_size
-from hf_recipes.training.fit import autocast_dtype
+from hf_recipes.training.arguments import global_batch_size, order_seed
 from hf_recipes.training.isolation import find_isolation
 
 if TYPE_CHECKING:
@@ -75,9 +75,8 @@ def choose_rows(
     unpacked = TrainingRows(dataset, longest_row(dataset, recipe))
     if unpacked.count == 0 or not recipe.get("packing"):
         return unpacked
-    if not getattr(model, "hf_device_map", None):
-        model.to(arguments.device)  # where the trainer moves it anyway; attention kernels differ by device
-    found = find_isolation(model, dataset[0]["input_ids"], autocast_dtype=autocast_dtype(precision))
+    place(model, arguments.device)  # attention kernels differ by device
+    found = find_isolation(model, dataset[0]["input_ids"], autocast_dtype=precision.autocast_dtype)
     if not found.isolated:
         return unpacked
     if arguments.train_sampling_strategy == "group_by_length":
@@ -114,7 +113,7 @@ def tell_padding(rows: TrainingRows, arguments: SFTConfig) -> None:
     lengths = sample_lengths(rows.dataset)
     now, grouped = (
         padding_share(
-            lengths[order(lengths, global_batch_size(arguments), arguments.seed, 0)],
+            lengths[order(lengths, global_batch_size(arguments), order_seed(arguments), 0)],
             arguments.per_device_train_batch_size,
         )
         for order in (shuffled_order, length_grouped_order)

@@ -29,7 +29,7 @@ from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
-from hf_recipes.training.fit import autocast_dtype, fit_in_memory
+from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
@@ -125,12 +125,12 @@ def _build_trainer(
         callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
     )
-    if not (sharded_by() or arguments.fsdp):  # a sharded unit is of one dtype
+    if not sharded_by(arguments):  # a sharded unit is of one dtype
         restore_dtypes(model, dtypes)
     if trainer.aux_loss_enabled and not rows.packed:  # padding must not count among the tokens that experts share
         trainer.data_collator = replace(collator, return_attention_mask=True)
     trainer.loss_kernel = choose_kernel(
-        setup.ours.loss_kernel, model.get_output_embeddings(), autocast_dtype(setup.precision)
+        setup.ours.loss_kernel, model.get_output_embeddings(), setup.precision.autocast_dtype
     )
     return trainer
 

@@ -25,7 +25,8 @@ def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:
     Raises:
         UserError: another base, method, or setting of the method.
     """
-    if checkpoint is None or (before := recipe_of_run(checkpoint.parent)) is None:
+    before = record_of_run(checkpoint.parent).get("recipe") if checkpoint else None
+    if before is None:
         return
     method = recipe.get("method", "lora")
     keys = ["method", "model_name_or_path"]
@@ -40,10 +41,10 @@ def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:
             )
 
 
-def recipe_of_run(directory: Path) -> dict[str, Any] | None:
-    """The resolved recipe that a run directory tells of, or None."""
+def record_of_run(directory: Path) -> dict[str, Any]:
+    """What a run directory's run.json holds; nothing where there is none."""
     file = RunDirectory(directory).run_json
-    return read_json(file).get("recipe") if file.is_file() else None
+    return read_json(file) if file.is_file() else {}
 
 
 def _value(values: dict[str, Any], key: str, default: Any) -> Any:

@@ -15,7 +15,7 @@ from trl import SFTTrainer
 from hf_recipes.callbacks.gradients import see_loss
 from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order, shuffled_order
 from hf_recipes.data.batching.packing import sample_lengths
-from hf_recipes.training.arguments import global_batch_size
+from hf_recipes.training.arguments import global_batch_size, order_seed
 from hf_recipes.training.hidden_states import has_plain_head, last_hidden_states
 from hf_recipes.training.loss import Kernel, chunked_cross_entropy, supervised_cross_entropy
 
@@ -64,9 +64,8 @@ class SupervisedTrainer(SFTTrainer):
         lengths = _row_lengths(self.train_dataset)
         if order is None or lengths is None:
             return super()._get_train_sampler(train_dataset)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return EpochSampler(
-            lambda epoch: order(lengths, global_batch_size(self.args), seed, epoch),
+            lambda epoch: order(lengths, global_batch_size(self.args), order_seed(self.args), epoch),
             len(lengths),
             lambda: int(self.state.epoch or 0),
         )

@@ -4,27 +4,18 @@ import copy
 
 import pytest
 import torch
-from datasets import Dataset
 from tiny_models import make_tiny_llama
-from tiny_runs import tiny_arguments
+from tiny_runs import tiny_arguments, tiny_rows
 from trl import SFTConfig, SFTTrainer
 
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.models.methods.lora import LoraSettings, attach_lora
 from hf_recipes.training.trainer import SupervisedTrainer
 
-ROWS = 12
-
 
 @pytest.fixture(scope="module")
 def rows():
-    """Rows of unequal length whose first third is not trained."""
-    generator = torch.Generator().manual_seed(0)
-    data = []
-    for index in range(ROWS):
-        ids = torch.randint(3, 440, (6 + 2 * index,), generator=generator).tolist()
-        data.append({"input_ids": ids, "labels": [-100] * (len(ids) // 3) + ids[len(ids) // 3 :]})
-    return Dataset.from_list(data)
+    return tiny_rows(440)
 
 
 def losses(trainer_class, model, rows, tokenizer, tmp_path, *, batch=4, accumulation=1, steps=3, **more):

@@ -6,21 +6,18 @@ import sys
 
 import pytest
 import torch
-from datasets import Dataset
 from peft import PeftConfig, PeftModel, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_PREFIX_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from tiny_models import make_tiny_llama
-from tiny_runs import tiny_arguments
+from tiny_runs import logged, tiny_rows, train_tiny
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.models.base import load_base
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.methods.bottleneck import BottleneckSettings, attach_bottleneck
 from hf_recipes.models.methods.bottleneck_layer import BottleneckConfig, find_output_projections
 from hf_recipes.models.quantized import freeze_quantized, nf4_config
 from hf_recipes.models.source import find_model
-from hf_recipes.training.trainer import SupervisedTrainer
 
 # One adapter of width m behind d = 32 features: down d·m + m, up m·d + d. Behind o_proj and down_proj of two layers.
 PARAMETERS_OF_WIDTH_4 = (32 * 4 + 4 + 4 * 32 + 32) * 2 * 2
@@ -50,27 +47,14 @@ def four_bit_base(directory):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Rows of unequal length over a few words: what a small adapter on a random base can learn in eight steps."""
-    generator = torch.Generator().manual_seed(0)
-    data = []
-    for index in range(12):
-        ids = torch.randint(3, 11, (6 + 2 * index,), generator=generator).tolist()
-        data.append({"input_ids": ids, "labels": [-100] * (len(ids) // 3) + ids[len(ids) // 3 :]})
-    return Dataset.from_list(data)
+    """Few words: what a small adapter on a random base can learn in eight steps."""
+    return tiny_rows(11)
 
 
-def run(model, rows, tokenizer, directory, *, resume=None, **arguments):
-    """Train for eight steps; the trainer and its losses by step."""
-    arguments = {"max_steps": 8, "per_device_train_batch_size": 4, **arguments}
-    trainer = SupervisedTrainer(
-        model=model,
-        args=tiny_arguments(directory, **arguments),
-        data_collator=SupervisedCollator(pad_token_id=2),
-        train_dataset=rows,
-        processing_class=tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer, {log["step"]: log["loss"] for log in trainer.state.log_history if "loss" in log}
+def run(model, rows, tokenizer, directory, **arguments):
+    """The trainer and its losses by step."""
+    trainer = train_tiny(model, rows, tokenizer, directory, **arguments)
+    return trainer, logged(trainer, "loss")
 
 
 def test_it_trains_exactly_its_own_layers(tiny_model):

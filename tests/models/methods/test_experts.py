@@ -6,10 +6,9 @@ import logging
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from tiny_models import make_tiny_llama
-from tiny_runs import tiny_arguments
+from tiny_runs import tiny_arguments, tiny_rows
 from trl import SFTTrainer
 
 from hf_recipes.core.errors import UserError
@@ -93,11 +92,7 @@ def with_lora(model, targets, **more):
 
 @pytest.fixture(scope="module")
 def rows():
-    generator = torch.Generator().manual_seed(0)
-    ids = [torch.randint(3, 440, (6 + 2 * index,), generator=generator).tolist() for index in range(12)]
-    return Dataset.from_list(
-        [{"input_ids": row, "labels": [-100] * (len(row) // 3) + row[len(row) // 3 :]} for row in ids]
-    )
+    return tiny_rows(440)
 
 
 def run(trainer_class, model, rows, tokenizer, directory, *, mask, steps=3, resume=None, **more):

@@ -3,18 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from peft import PeftModel
 from tiny_models import make_tiny_llama
-from tiny_runs import tiny_arguments
+from tiny_runs import logged, tiny_rows, train_tiny
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.export.merge import merge_adapter
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.methods.ia3 import IA3Settings, attach_ia3, resolve
 from hf_recipes.training.isolation import probe_isolation
-from hf_recipes.training.trainer import SupervisedTrainer
 
 VOCABULARY = 448
 IDS = torch.randint(3, VOCABULARY, (3, 17), generator=torch.Generator().manual_seed(0))
@@ -38,13 +35,7 @@ def acting(model):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Rows of unequal length over a few words, whose first third is not trained."""
-    generator = torch.Generator().manual_seed(0)
-    data = []
-    for index in range(12):
-        ids = torch.randint(3, 11, (6 + 2 * index,), generator=generator).tolist()
-        data.append({"input_ids": ids, "labels": [-100] * (len(ids) // 3) + ids[len(ids) // 3 :]})
-    return Dataset.from_list(data)
+    return tiny_rows(11)
 
 
 def loud_base():
@@ -52,18 +43,10 @@ def loud_base():
     return make_tiny_llama(VOCABULARY, initializer_range=0.2)
 
 
-def run(model, rows, tokenizer, directory, *, resume=None, **arguments):
-    """Train for eight steps; the trainer and its losses by step."""
-    arguments = {"max_steps": 8, "per_device_train_batch_size": 4, "learning_rate": 0.1, **arguments}
-    trainer = SupervisedTrainer(
-        model=model,
-        args=tiny_arguments(directory, **arguments),
-        data_collator=SupervisedCollator(pad_token_id=2),
-        train_dataset=rows,
-        processing_class=tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer, {log["step"]: log["loss"] for log in trainer.state.log_history if "loss" in log}
+def run(model, rows, tokenizer, directory, **arguments):
+    """The trainer and its losses by step."""
+    trainer = train_tiny(model, rows, tokenizer, directory, **{"learning_rate": 0.1, **arguments})
+    return trainer, logged(trainer, "loss")
 
 
 def test_it_trains_exactly_its_vectors(tiny_model):

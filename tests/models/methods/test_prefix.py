@@ -5,18 +5,15 @@ import copy
 import pytest
 import torch
 import transformers
-from datasets import Dataset
 from peft import PeftModel
 from tiny_models import make_tiny_llama
-from tiny_runs import tiny_arguments
+from tiny_runs import logged, tiny_rows, train_tiny
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix, generate_with_prefix
 from hf_recipes.training.isolation import probe_isolation
-from hf_recipes.training.trainer import SupervisedTrainer
 
 VOCABULARY = 448
 TOKENS = 5
@@ -137,27 +134,13 @@ def test_over_a_16_bit_base_the_prefix_is_fp32_unless_told(kept):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Rows of unequal length over a few words, whose first third is not trained."""
-    generator = torch.Generator().manual_seed(0)
-    data = []
-    for index in range(12):
-        ids = torch.randint(3, 11, (6 + 2 * index,), generator=generator).tolist()
-        data.append({"input_ids": ids, "labels": [-100] * (len(ids) // 3) + ids[len(ids) // 3 :]})
-    return Dataset.from_list(data)
+    return tiny_rows(11)
 
 
-def run(model, rows, tokenizer, directory, *, resume=None, **arguments):
-    """Train for eight steps; the trainer and its (loss, gradient norm) by step."""
-    trainer = SupervisedTrainer(
-        model=model,
-        args=tiny_arguments(directory, **{"max_steps": 8, "per_device_train_batch_size": 4, **arguments}),
-        data_collator=SupervisedCollator(pad_token_id=2),
-        train_dataset=rows,
-        processing_class=tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    logs = [log for log in trainer.state.log_history if "loss" in log]
-    return trainer, {log["step"]: (log["loss"], log["grad_norm"]) for log in logs}
+def run(model, rows, tokenizer, directory, **arguments):
+    """The trainer and its (loss, gradient norm) by step."""
+    trainer = train_tiny(model, rows, tokenizer, directory, **arguments)
+    return trainer, logged(trainer, "loss", "grad_norm")
 
 
 @pytest.mark.parametrize("projection", [False, True])
