@@ -12,9 +12,9 @@ from torch.profiler import record_function
 
 from hf_recipes.profiling.flops import Work, causal_pairs
 from hf_recipes.profiling.trace import PREFIX
+from hf_recipes.training.loss import IGNORED_LABEL
 
 COUNTS = "hf_recipes_counts"  # travels with the batch, also from a worker's process, until the trainer is given it
-_IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CountingCollator:
         """The batch with one more int64 tensor (rows, 3): tokens, supervised ones, pairs of positions."""
         with record_function(PREFIX + "collate"):
             batch = dict(self.collate(features))
-            supervised = (batch["labels"][:, 1:] != _IGNORED).sum(1)
+            supervised = (batch["labels"][:, 1:] != IGNORED_LABEL).sum(1)
             tokens = torch.tensor([len(feature["input_ids"]) for feature in features])
             pairs = torch.tensor([causal_pairs(_sample_lengths(feature)) for feature in features])
             if len(tokens) != len(supervised):  # packed samples laid into one row

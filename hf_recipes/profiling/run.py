@@ -12,8 +12,9 @@ import torch
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
-from hf_recipes.data.batching.collate import length_grouped_order, padding_share
+from hf_recipes.data.batching.collate import length_grouped_order
 from hf_recipes.data.batching.packing import sample_lengths
+from hf_recipes.models.counts import count_parameters
 from hf_recipes.profiling.batches import BatchFacts, total_work
 from hf_recipes.profiling.export import export_trace, staging_path
 from hf_recipes.profiling.facts import Profile, Setting, Throughput
@@ -25,10 +26,10 @@ from hf_recipes.profiling.recorder import StepRecorder
 from hf_recipes.profiling.trace import Trace
 from hf_recipes.profiling.weights import matmul_weights
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.environment import usable_cores, use_all_cores
 from hf_recipes.training.finish import raise_if_stopped
 from hf_recipes.training.free_memory import free_bytes
+from hf_recipes.training.rows import epoch_padding
 from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import Setup, set_up
 
@@ -171,22 +172,17 @@ def _setting(setup: Setup, trainer: Any, *, packed: bool) -> Setting:
         can_pack=packed or not (streaming or setup.ours.method == "prefix" or setup.recipe.get("packing")),
         streaming=streaming,
         sampling=str(arguments.train_sampling_strategy),
-        grouped_padding_share=None if packed or streaming else _grouped_padding_share(trainer),
+        grouped_padding_share=None
+        if packed or streaming
+        else epoch_padding(sample_lengths(trainer.train_dataset), length_grouped_order, arguments),
         micro_batch=arguments.per_device_train_batch_size,
         accumulation=arguments.gradient_accumulation_steps,
         workers=arguments.dataloader_num_workers,
         optimizer=str(getattr(arguments.optim, "value", arguments.optim)),
         fused_optimizer=bool(getattr(optimizer, "defaults", {}).get("fused")),
-        trained_parameters=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        trained_parameters=count_parameters(model)[0],
         free_bytes=free_bytes(arguments.device),
     )
-
-
-def _grouped_padding_share(trainer: Any) -> float:
-    """Padding of an epoch whose global batches are of like lengths."""
-    arguments, lengths = trainer.args, sample_lengths(trainer.train_dataset)
-    order = length_grouped_order(lengths, global_batch_size(arguments), arguments.seed, 0)
-    return padding_share(lengths[order], arguments.per_device_train_batch_size)
 
 
 def _peak_bytes(phases: list[int]) -> int:

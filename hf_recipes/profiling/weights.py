@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from hf_recipes.models.wrapped import base_of
 from hf_recipes.profiling.flops import MatmulWeights
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -75,5 +76,5 @@ def _attention(model: Any) -> tuple[int, int, int]:
 
 def decoder_of(model: Any) -> nn.Module:
     """The part of a (PEFT) model that gives hidden states, without the head."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = base_of(model)
     return base.get_decoder() if hasattr(base, "get_decoder") else base.base_model

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hf_recipes.models.wrapped import body_of
+
 PROBE_TOKENS = (32, 96)
 
 
@@ -95,12 +97,10 @@ def _saved_bytes(
 
 
 def _forward(model: Any, inputs: Mapping[str, Tensor]) -> Any:
-    body = model.get_base_model() if hasattr(model, "get_base_model") else model
-    inner = getattr(body, body.base_model_prefix, body)
     # Prefix tuning lives in the wrapper: there the whole model is called, and its logits counted too.
     if getattr(model, "active_peft_config", None) is not None and model.active_peft_config.is_prompt_learning:
         return model(**inputs, use_cache=False)
-    return inner(**inputs, use_cache=False)
+    return body_of(model)(**inputs, use_cache=False)
 
 
 class _Counter:

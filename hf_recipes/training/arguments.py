@@ -9,6 +9,7 @@ from hf_recipes.models.precision import Hardware, Precision, choose_precision
 from hf_recipes.recipe.resolve import Recipe, parse_recipe
 
 if TYPE_CHECKING:
+    from transformers import TrainingArguments
     from trl import ModelConfig, SFTConfig
 
     from hf_recipes.recipe.keys import RecipeArguments
@@ -56,12 +57,12 @@ def build_arguments(
     return parse_recipe(Recipe(recipe.name, values, recipe.given))
 
 
-def global_batch_size(arguments: SFTConfig) -> int:
+def global_batch_size(arguments: TrainingArguments) -> int:
     """Rows that meet in one optimizer step: micro-batch × accumulation × ranks."""
     return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
 
 
-def order_seed(arguments: SFTConfig) -> int:
+def order_seed(arguments: TrainingArguments) -> int:
     """The seed that the order of the rows follows from."""
     return int(arguments.seed if arguments.data_seed is None else arguments.data_seed)
 

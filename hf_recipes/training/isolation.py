@@ -23,6 +23,7 @@ from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import Bins, packed_dataset
+from hf_recipes.models.wrapped import base_of
 from hf_recipes.training.loss import IGNORED_LABEL
 
 TOLERANCE = 1e-3
@@ -107,7 +108,7 @@ def probe_isolation(
 
     Args and returns: see `find_isolation`; `one_row` is tried as given, on this rank alone.
     """
-    backend = f"{type(_base(model)).__name__}, {_attention(model)} attention"
+    backend = f"{type(base_of(model)).__name__}, {_attention(model)} attention"
     documents = Dataset.from_list([_document(input_ids, tokens) for tokens in _DOCUMENT_TOKENS])
     packed = list(packed_dataset(documents, _BINS))
     collator = SupervisedCollator(pad_token_id=int(input_ids[0]), one_row=one_row)
@@ -164,10 +165,5 @@ def _as_in_evaluation(model: Any, autocast_dtype: torch.dtype | None) -> Iterato
             module.training = mode
 
 
-def _base(model: Any) -> Any:
-    """The `transformers` model in a PEFT wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def _attention(model: Any) -> str:
-    return str(getattr(_base(model).config, "_attn_implementation", None) or "unknown")
+    return str(getattr(base_of(model).config, "_attn_implementation", None) or "unknown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from hf_recipes.training.isolation import find_isolation
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
+    from transformers import TrainingArguments
     from trl import SFTConfig
 
 
@@ -102,6 +104,15 @@ def longest_row(dataset: Dataset | IterableDataset, recipe: Recipe) -> int:
     return int(recipe.get("max_length", 1024))
 
 
+def epoch_padding(
+    lengths: np.ndarray, order: Callable[[np.ndarray, int, int, int], np.ndarray], arguments: TrainingArguments
+) -> float:
+    """Part of the positions computed in the first epoch that is padding, when rows of `lengths` come in an `order`
+    (`shuffled_order`, `length_grouped_order`)."""
+    rows = order(lengths, global_batch_size(arguments), order_seed(arguments), 0)
+    return padding_share(lengths[rows], arguments.per_device_train_batch_size)
+
+
 def tell_padding(rows: TrainingRows, arguments: SFTConfig) -> None:
     """Say how much of what is computed is padding, where grouping by length would save a tenth of it or more.
 
@@ -111,13 +122,7 @@ def tell_padding(rows: TrainingRows, arguments: SFTConfig) -> None:
     if rows.packed or rows.count == 0 or arguments.train_sampling_strategy != "random":
         return
     lengths = sample_lengths(rows.dataset)
-    now, grouped = (
-        padding_share(
-            lengths[order(lengths, global_batch_size(arguments), order_seed(arguments), 0)],
-            arguments.per_device_train_batch_size,
-        )
-        for order in (shuffled_order, length_grouped_order)
-    )
+    now, grouped = (epoch_padding(lengths, order, arguments) for order in (shuffled_order, length_grouped_order))
     if now - grouped > _PADDING_WORTH_TELLING:
         logger.info(
             "%.0f %% of the tokens computed are padding; train_sampling_strategy: group_by_length makes it %.0f %%.",

@@ -17,7 +17,7 @@ from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order,
 from hf_recipes.data.batching.packing import sample_lengths
 from hf_recipes.training.arguments import global_batch_size, order_seed
 from hf_recipes.training.hidden_states import has_plain_head, last_hidden_states
-from hf_recipes.training.loss import Kernel, chunked_cross_entropy, supervised_cross_entropy
+from hf_recipes.training.loss import IGNORED_LABEL, Kernel, chunked_cross_entropy, supervised_cross_entropy
 
 
 class SupervisedTrainer(SFTTrainer):
@@ -51,7 +51,7 @@ class SupervisedTrainer(SFTTrainer):
             total = supervised_cross_entropy(hidden, head.weight, head.bias, labels, self.loss_kernel)
         see_loss(unwrapped, total)
         if num_items_in_batch is None:
-            return total / (labels[:, 1:] != -100).sum().clamp(min=1)
+            return total / (labels[:, 1:] != IGNORED_LABEL).sum().clamp(min=1)
         # The count is over all ranks and accumulated batches, while DDP averages gradients over ranks.
         ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
         return total / num_items_in_batch * ranks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.log import logger
-from hf_recipes.models.methods.targets import ALL_LINEAR
+from hf_recipes.models.methods.targets import ALL_LINEAR, ending_with, fully_matching
 
 if TYPE_CHECKING:
     from torch import nn
@@ -223,7 +223,7 @@ def _parameter_names(model: nn.Module, experts: Experts, wanted: Sequence[str] |
                 raise UserError(_no_fused(model, experts))
             names += _short_names(experts.weights, parameters)
             continue
-        matched = [full for full in parameters if full == name or full.endswith(f".{name}")]
+        matched = ending_with(name, parameters)
         _check_parameter(model, name, [parameters[full] for full in matched])
         names.append(name)
     return list(dict.fromkeys(names))
@@ -261,9 +261,9 @@ def _module_names(model: PreTrainedModel, experts: Experts, wanted: str | list[s
         return _linear_names(model, experts)
     names = [name for name, _ in model.named_modules()]
     if isinstance(wanted, str):
-        wanted = [name for name in names if re.fullmatch(wanted, name)]
+        wanted = fully_matching(wanted, names, "lora_target_modules")
     for target in wanted:
-        matched = [name for name in names if name == target or name.endswith(f".{target}")]
+        matched = ending_with(target, names)
         if any(_within(name, experts.routers) for name in matched):
             raise UserError(
                 f"lora_target_modules: '{target}' is a router of {type(model).__name__}: remove it, and write "
@@ -322,10 +322,8 @@ def _refuse_both(model: nn.Module, modules: str | list[str] | None, parameters: 
     if not isinstance(modules, list):
         return
     for parameter in parameters or ():
-        owners = {
-            n.rpartition(".")[0] for n, _ in model.named_parameters() if n == parameter or n.endswith(f".{parameter}")
-        }
-        if any(owner == target or owner.endswith(f".{target}") for owner in owners for target in modules):
+        owners = {name.rpartition(".")[0] for name in ending_with(parameter, dict(model.named_parameters()))}
+        if any(ending_with(target, owners) for target in modules):
             raise UserError(
                 f"'{parameter}' of 'lora_target_parameters' belongs to a module of 'lora_target_modules': keep one."
             )

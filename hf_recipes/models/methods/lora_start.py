@@ -23,6 +23,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
+from hf_recipes.models.wrapped import body_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -368,7 +369,7 @@ def _principal_inputs(
     if len(long_enough) < len(batches):
         skipped = len(batches) - len(long_enough)
         logger.info("LoRA start eva: %d of %d batches are too short and left out.", skipped, len(batches))
-    body = _body(model)
+    body = body_of(model)  # the head never has an adapter, and nobody needs its logits here
     passes = 0
 
     def forward(_: nn.Module, inputs: Mapping[str, Tensor]) -> None:
@@ -395,10 +396,3 @@ def _check_inputs(model: PeftModel, needed: int) -> None:
                 f"init_lora_weights: 'eva' chooses among {needed} directions, twice the largest rank, but '{short}' "
                 f"has {layer.in_features} inputs: lower lora_r."
             )
-
-
-def _body(model: PeftModel) -> nn.Module:
-    """The model without its head, which never has an adapter and whose logits nobody needs here."""
-    base: Any = model.get_base_model()
-    body: nn.Module = base.base_model
-    return body
