@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,44 +19,17 @@ from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from hf_recipes.callbacks.forward_probe import ForwardProbe
+from hf_recipes.callbacks.reading import GRADIENT, NO_NORM, Reading, Told, from_told
 from hf_recipes.core import ranks
 
 # Where the user's `max_grad_norm` is kept: a plain float, so that pickled arguments tell it, and so that a run broken
 # off by an exception does not leave the next one without clipping.
 _KEPT = "max_grad_norm_before_gate"
-_NONE_BAD = float(2**24)  # above every code; codes below it are exact in float32
-_LOSS, _GRADIENT = 0, 1
-_NO_NORM = -1.0
-
-
-@dataclass(frozen=True)
-class BadMicroBatch:
-    """The first micro-batch of a step, on the lowest rank, whose `what` ("loss" or "gradient") was not finite.
-
-    `micro_batch` counts from 1. `rank` and `micro_batch` are None where gradients were averaged before anybody could
-    see them: then only the step is known.
-    """
-
-    what: str
-    micro_batch: int | None
-    rank: int | None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One step's measurement, the same on all ranks.
-
-    `step` is the number the step will have in the logs. `norm` is the total norm before clipping: NaN when any
-    gradient is not finite, None when there is none to be had (DeepSpeed without a norm).
-    """
-
-    step: int
-    norm: float | None
-    bad: BadMicroBatch | None
 
 
 class GradientGate:
-    """Takes over clipping for one run; measures once a step, with one small all-reduce and one host sync.
+    """Takes over clipping for one run; measures once a step, with one small all-gather and one host sync.
 
     Works on plain gradients (one process, DDP) and DTensors (FSDP2, on one mesh or several). Under DeepSpeed the update
     is done before any hook runs: the gate then reads the engine's norm and leaves clipping to it.
@@ -73,7 +45,7 @@ class GradientGate:
         if not self.updates_in_backward:
             setattr(args, _KEPT, self.max_grad_norm)
             args.max_grad_norm = 0.0
-        self._hook = model.register_forward_hook(self._see_loss)
+        self._probe = ForwardProbe(model, args.device)
         self.reset()
 
     @classmethod
@@ -96,7 +68,7 @@ class GradientGate:
         """Give clipping back to the Trainer. The first watcher to leave does it; for the others it does nothing."""
         if _GATES.get(model) is self:
             del _GATES[model]
-        self._hook.remove()
+        self._probe.remove()
         if hasattr(self._args, _KEPT):
             self._args.max_grad_norm = self.max_grad_norm
             delattr(self._args, _KEPT)
@@ -105,10 +77,25 @@ class GradientGate:
         """Flag this rank's gradients after a micro-batch that does not end a step. Stays on the device: no sync."""
         local = [_local(parameter.grad) for parameter in _with_gradient(model)]
         if local:
-            self._flag(get_total_norm(local), _GRADIENT)
+            self._probe.flag(get_total_norm(local), GRADIENT)
         else:
             self._unseen_micro_batches = True  # FSDP2 keeps them to itself until they are reduced
-        self._micro_batch += 1
+        self._probe.micro_batch += 1
+
+    @property
+    def keep_micro_batches(self) -> bool:
+        """Whether the inputs of each step's micro-batches are kept for `micro_batches`; a watcher may set it."""
+        return self._probe.keep_micro_batches
+
+    @keep_micro_batches.setter
+    def keep_micro_batches(self, keep: bool) -> None:
+        self._probe.keep_micro_batches = keep
+
+    @property
+    def micro_batches(self) -> list[dict[str, Any]]:
+        """What this rank's training forward passes of the step were given, labels included, in order; from `measure`
+        until the next step's first forward pass. References, not copies."""
+        return self._probe.micro_batches
 
     def measure(self, step: int, model: torch.nn.Module) -> Reading:
         """Measure, clip, and agree with the other ranks; once a step, however many watchers ask.
@@ -129,21 +116,8 @@ class GradientGate:
         return True
 
     def _start_step(self) -> None:
-        self._micro_batch = 0
         self._unseen_micro_batches = False
-        self._first_bad = torch.full((), _NONE_BAD, device=self._args.device)
-
-    # A side effect on purpose: kept out of a compiled model's graph.
-    @torch.compiler.disable
-    def _see_loss(self, module: torch.nn.Module, _inputs: Any, output: Any) -> None:
-        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-        if module.training and isinstance(loss, torch.Tensor):
-            self._flag(loss.detach(), _LOSS)
-
-    def _flag(self, value: torch.Tensor, what: int) -> None:
-        code = (self._micro_batch * ranks.world_size() + ranks.rank()) * 2 + what
-        bad = torch.where(value.isfinite().all(), _NONE_BAD, float(code)).to(self._first_bad)
-        self._first_bad = torch.minimum(self._first_bad, bad)
+        self._probe.start_step()
 
     def _clip(self, model: torch.nn.Module) -> torch.Tensor:
         groups = _by_mesh(_with_gradient(model))
@@ -161,38 +135,59 @@ class GradientGate:
         return None if norm is None else torch.as_tensor(norm)
 
     def _agree(self, step: int, norm: torch.Tensor | None) -> Reading:
-        device = self._first_bad.device
-        known = torch.tensor(_NO_NORM, device=device) if norm is None else norm.detach().to(device, torch.float32)
-        # MAX over ranks of (−first bad code, norm); NaN has no order there, so it travels as infinity.
-        shared = torch.stack([-self._first_bad, torch.where(known.isfinite(), known, math.inf)])
-        if ranks.world_size() > 1:
-            torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MAX)
-        code, value = shared.tolist()
-        finite_norm = None if value == _NO_NORM else (value if math.isfinite(value) else math.nan)
-        return Reading(step, finite_norm, self._first_bad_of(-code, finite_norm))
-
-    def _first_bad_of(self, code: float, norm: float | None) -> BadMicroBatch | None:
-        if code < _NONE_BAD:
-            place, what = divmod(int(code), 2)
-            micro_batch, rank = divmod(place, ranks.world_size())
-            return BadMicroBatch("gradient" if what == _GRADIENT else "loss", micro_batch + 1, rank)
-        if norm is None or math.isfinite(norm):
-            return None
-        last = None if self._unseen_micro_batches or self.updates_in_backward else self._micro_batch + 1
-        return BadMicroBatch("gradient", last, 0 if ranks.world_size() == 1 else None)
+        probe = self._probe
+        values = {
+            "first_bad": probe.first_bad,
+            "norm": NO_NORM if norm is None else norm.detach(),
+            "weighted_loss": probe.weighted_loss,
+            "mean_loss": probe.mean_loss,
+            "weighted_calls": probe.weighted_calls,
+            "mean_calls": probe.mean_calls,
+            "step": step,
+            "rows": probe.rows,
+            "positions": probe.positions,
+            "supervised_tokens": probe.supervised_tokens,
+            "micro_batches": probe.calls,
+        }
+        unseen = self._unseen_micro_batches or self.updates_in_backward
+        return from_told(
+            [Told(**dict(zip(values, told, strict=True))) for told in _gathered(values.values(), self._args.device)],
+            step,
+            items_of_all_ranks=getattr(self._args, "average_tokens_across_devices", True),
+            last_bad=None if unseen else probe.micro_batch + 1,
+        )
 
 
 _GATES: WeakKeyDictionary[torch.nn.Module, GradientGate] = WeakKeyDictionary()
 
 
-def see_loss(model: torch.nn.Module, loss: torch.Tensor) -> None:
-    """Show a loss that was computed outside `model` to its gate, so that a NaN is named by rank and micro-batch.
+def see_loss(model: torch.nn.Module, loss: torch.Tensor, labels: torch.Tensor, *, weighted: bool) -> None:
+    """Show a micro-batch's loss that was computed outside `model` to its gate, if there is one and the model trains.
 
-    Does nothing without a gate, or outside training. The value stays on its device: no sync.
+    Args:
+        loss: scalar; it stays on its device, no sync.
+        labels: what the forward pass was not given.
+        weighted: `loss` was divided by the number of items of the whole step, not by those of the micro-batch.
     """
     gate = _GATES.get(model)
     if gate is not None and model.training:
-        gate._flag(loss.detach(), _LOSS)
+        gate._probe.see_loss(loss, weighted=weighted)
+        gate._probe.see_labels(labels)
+
+
+def _gathered(values: Iterable[torch.Tensor | float], device: torch.device) -> list[list[float]]:
+    """Every rank's values, in rank order: one collective and one sync."""
+    # Filled on the host and copied once; the values that lie on the device are put in their places there.
+    listed = list(values)
+    shared = torch.tensor([0.0 if isinstance(each, torch.Tensor) else each for each in listed]).to(device)
+    for place, value in enumerate(listed):
+        if isinstance(value, torch.Tensor):
+            shared[place] = value
+    if ranks.world_size() == 1:
+        return [shared.tolist()]
+    whole = shared.new_empty(ranks.world_size() * len(listed))
+    torch.distributed.all_gather_into_tensor(whole, shared)
+    return whole.view(-1, len(listed)).tolist()
 
 
 def _with_gradient(model: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -9,7 +9,8 @@ from transformers import TrainerCallback
 
 from hf_recipes.callbacks.advice import for_non_finite
 from hf_recipes.callbacks.bad_steps import BadSteps, Decision
-from hf_recipes.callbacks.gradients import BadMicroBatch, GradientGate, Reading
+from hf_recipes.callbacks.gradients import GradientGate
+from hf_recipes.callbacks.reading import BadMicroBatch, Reading
 from hf_recipes.callbacks.watching import Resumable, alarm, note, run_facts
 from hf_recipes.core.errors import UserError
 

@@ -49,12 +49,14 @@ class SupervisedTrainer(SFTTrainer):
         # The wrapper hands hidden states out in fp32, outside of autocast; the head computes as it would inside.
         with self.accelerator.autocast():
             total = supervised_cross_entropy(hidden, head.weight, head.bias, labels, self.loss_kernel)
-        see_loss(unwrapped, total)
         if num_items_in_batch is None:
-            return total / (labels[:, 1:] != IGNORED_LABEL).sum().clamp(min=1)
+            loss = total / (labels[:, 1:] != IGNORED_LABEL).sum().clamp(min=1)
+            see_loss(unwrapped, loss, labels, weighted=False)
+            return loss
+        loss = total / num_items_in_batch
+        see_loss(unwrapped, loss, labels, weighted=True)
         # The count is over all ranks and accumulated batches, while DDP averages gradients over ranks.
-        ranks = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-        return total / num_items_in_batch * ranks
+        return loss * (self.accelerator.num_processes if self.args.average_tokens_across_devices else 1)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Orders of our own for ``random`` and ``group_by_length``: `Trainer`'s are drawn from the global random state,

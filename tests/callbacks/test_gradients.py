@@ -11,7 +11,8 @@ from accelerate import Accelerator
 from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
 from torch import nn
 
-from hf_recipes.callbacks.gradients import BadMicroBatch, GradientGate
+from hf_recipes.callbacks.gradients import GradientGate
+from hf_recipes.callbacks.reading import BadMicroBatch
 
 
 def arguments(max_grad_norm=1.0, fp16=False):

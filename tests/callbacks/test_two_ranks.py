@@ -61,8 +61,18 @@ def test_skip_goes_on_with_equal_weights(ranks):
 
 
 def test_watching_changes_no_number_on_two_ranks(ranks):
-    assert ranks.seen("healthy") == ranks.seen("healthy unwatched")
+    for watched, unwatched in zip(ranks.seen("healthy"), ranks.seen("healthy unwatched"), strict=True):
+        assert {**watched, "readings": []} == {**unwatched, "readings": []}
     assert alarms(ranks.directory / "healthy") == []
+
+
+def test_both_ranks_read_the_same_of_a_step_and_its_loss_is_the_logged_one(ranks):
+    first, second = ranks.seen("healthy")
+    assert first["readings"] == second["readings"]
+    assert [reading["loss"] for reading in first["readings"]] == pytest.approx(first["losses"], abs=1e-4)  # 4 decimals
+    for share in first["readings"][1]["by_rank"]:  # two micro-batches of one row of six tokens
+        assert (share["step"], share["micro_batches"], share["rows"]) == (2, 2, 2)
+        assert (share["positions"], share["supervised_tokens"]) == (12, 12)
 
 
 def test_gradients_sharded_by_fsdp2_are_measured_and_clipped_as_whole_ones(ranks):

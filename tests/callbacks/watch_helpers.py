@@ -107,3 +107,24 @@ def logged(trainer: Trainer, key: str) -> list[float]:
 def optimizer_steps(trainer: Trainer) -> list[float]:
     """AdamW's own step count of each parameter."""
     return [float(state["step"]) for state in trainer.optimizer.state.values()]
+
+
+class Readings(TrainerCallback):
+    """Keeps what the gate measured of each step, and the rows of its micro-batches."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.micro_batches: list[list[list[int]]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        from hf_recipes.callbacks.gradients import GradientGate
+
+        self._gate = GradientGate.open(args, kwargs["model"], kwargs["optimizer"])
+        self._gate.keep_micro_batches = True
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seen.append(self._gate.measure(state.global_step, kwargs["model"]))
+        self.micro_batches.append([batch["input_ids"][0].tolist() for batch in self._gate.micro_batches])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._gate.close(kwargs["model"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from watch_helpers import (
     NAN_LOSS,
     NAN_LOSS_ONLY,
     PoisonModel,
+    Readings,
     logged,
     make_trainer,
     optimizer_steps,
@@ -31,7 +33,9 @@ def train(output_dir: Path, watch: str | None, marker: int, row: int) -> dict[st
     """A plain DDP Trainer with two micro-batches a step: rows go to ranks in turn, so step 2 takes rows 4 to 7 and
     rank 1 rows 5 and 7."""
     watchers = build_watchers({"non_finite": watch}) if watch else []
-    trainer = make_trainer(output_dir, watchers, rows(64, {row: marker}), gradient_accumulation_steps=2)
+    readings = Readings()
+    callbacks = [*watchers, readings] if watch else []
+    trainer = make_trainer(output_dir, callbacks, rows(64, {row: marker}), gradient_accumulation_steps=2)
     trainer.train()
     assert trainer.args.world_size == 2
     flat = weights(trainer.model)
@@ -43,6 +47,7 @@ def train(output_dir: Path, watch: str | None, marker: int, row: int) -> dict[st
         "optimizer_steps": optimizer_steps(trainer),
         "losses": logged(trainer, "loss"),
         "norms": [str(norm) for norm in logged(trainer, "grad_norm")],
+        "readings": [asdict(reading) for reading in readings.seen] if marker == 0 else None,
     }
 
 
