@@ -57,10 +57,22 @@ def for_vanishing() -> str:
     )
 
 
+def for_stuck_gradient(facts: RunFacts) -> str:
+    """After a gradient norm that does not change by a bit."""
+    return (
+        "Either every step sees the same rows and the weights do not move "
+        f"(learning_rate {facts.learning_rate:g} times the schedule's factor is too small for their dtype), or old "
+        "gradients are used again: look at the learning rate in the logs and at the rows (hf-recipes inspect)."
+    )
+
+
 def for_overfitting(full_fine_tune: bool) -> str:
     """After eval loss turned while train loss fell."""
     knobs = "raise weight_decay, lower learning_rate" if full_fine_tune else "raise lora_dropout, lower lora_r"
-    return f"What to do: more data; {knobs}; fewer num_train_epochs; or keep the checkpoint of the best step."
+    return (
+        f"What to do: more data; {knobs}; fewer num_train_epochs; watch.overfit_stop: true ends a run here, and "
+        "load_best_model_at_end: true ends it with the weights of the best step."
+    )
 
 
 def for_nothing_trainable() -> str:

@@ -26,6 +26,7 @@ from hf_recipes.core import ranks
 # Where the user's `max_grad_norm` is kept: a plain float, so that pickled arguments tell it, and so that a run broken
 # off by an exception does not leave the next one without clipping.
 _KEPT = "max_grad_norm_before_gate"
+_CLIP_EPSILON = 1e-6  # torch's clip_grads_with_norm_ adds it to the norm
 
 
 class GradientGate:
@@ -108,6 +109,13 @@ class GradientGate:
             self._start_step()
         return self._reading
 
+    def clipped_by(self) -> float:
+        """What this step's clip divided the gradients by (1: nothing), as `measure` left them."""
+        norm = self._reading.norm if self._reading else None
+        if norm is None or self.max_grad_norm <= 0 or self.updates_in_backward:
+            return 1.0
+        return max(1.0, (norm + _CLIP_EPSILON) / self.max_grad_norm)
+
     def skip_update(self) -> bool:
         """Drop the gradients, so that the optimizer leaves weights and its own state alone. False where too late."""
         if self.updates_in_backward:
@@ -121,7 +129,7 @@ class GradientGate:
 
     def _clip(self, model: torch.nn.Module) -> torch.Tensor:
         groups = _by_mesh(_with_gradient(model))
-        norm = _total_norm(groups)
+        norm = _norm_of(groups)
         if self.max_grad_norm > 0:
             for group in groups:
                 clip_grads_with_norm_(group, self.max_grad_norm, norm)
@@ -206,7 +214,12 @@ def _by_mesh(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Par
     return list(groups.values())
 
 
-def _total_norm(groups: Sequence[Sequence[torch.nn.Parameter]]) -> torch.Tensor:
+def total_norm(parameters: Sequence[torch.nn.Parameter]) -> torch.Tensor:
+    """Norm of the gradients of `parameters`, whole where they are sharded (then a collective); 0 without any."""
+    return _norm_of(_by_mesh(parameters))
+
+
+def _norm_of(groups: Sequence[Sequence[torch.nn.Parameter]]) -> torch.Tensor:
     norms = [get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups]
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     if len(whole) == 1:

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Kind = Literal["warming_up", "healthy", "exploding", "vanishing", "shifted", "not_finite"]
+Kind = Literal["warming_up", "healthy", "exploding", "vanishing", "shifted", "stuck", "not_finite"]
 
 GUIDE_LOW, GUIDE_HIGH = 0.5, 2.0
 """Healthy gradient norms by the field guides; they depend on model and method, so they are only told, at the end."""
@@ -18,6 +18,8 @@ _MAD_TO_SIGMA = 1.4826
 # A norm within a factor of two of the median is never an alarm, however quiet the window was.
 _LEAST_HALF_WIDTH = math.log(2.0)
 _ROUNDING = 1e-9
+# Equal to the last bit: chance makes two in a row now and then, never this many.
+STUCK_AFTER = 5
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class NormBand:
     The logarithm, because norms vary by factors: so the band has a lower edge too, and scaling all norms changes
     nothing. A value out of the band is counted once and kept out of the window, so that it cannot widen the band; NaN,
     infinity and zero likewise. `warmup` values in a row on one side of the band are a new level: the window starts
-    again from them.
+    again from them. The fifth of a series of norms equal to the last bit is stuck: another batch, or weights that have
+    moved, would have changed it.
     """
 
     def __init__(self, sigma: float = 8.0, window: int = 128, warmup: int = 16) -> None:
@@ -50,11 +53,15 @@ class NormBand:
         self.outside: list[float] = []
         self.counts: Counter[str] = Counter()
         self.in_guide = 0
+        self.repeats = 0
+        self._last_norm: float | None = None
         self._last_kind: str | None = None
 
     def judge(self, norm: float) -> NormVerdict:
         """Judge one step's norm (before clipping) and learn from it if it is healthy."""
         band = self.band()
+        self.repeats = self.repeats + 1 if norm == self._last_norm else 0
+        self._last_norm = norm if math.isfinite(norm) else None
         kind = self._admit(norm, band)
         first = kind != self._last_kind
         self._last_kind = kind
@@ -80,6 +87,8 @@ class NormBand:
         if band is None or band[0] <= norm <= band[2]:
             self.values.append(norm)
             self.outside.clear()
+            if self.repeats + 1 >= STUCK_AFTER:
+                return "stuck"
             return "warming_up" if band is None else "healthy"
         if self.outside and (self.outside[-1] > band[1]) != (norm > band[1]):
             self.outside.clear()
@@ -98,6 +107,8 @@ class NormBand:
             "outside": list(self.outside),
             "counts": dict(self.counts),
             "in_guide": self.in_guide,
+            "repeats": self.repeats,
+            "last_norm": self._last_norm,
             "last_kind": self._last_kind,
         }
 
@@ -108,6 +119,8 @@ class NormBand:
         self.outside = list(state["outside"])
         self.counts = Counter(state["counts"])
         self.in_guide = state["in_guide"]
+        self.repeats = state.get("repeats", 0)  # absent in checkpoints of 0.1.0
+        self._last_norm = state.get("last_norm")
         self._last_kind = state["last_kind"]
 
 

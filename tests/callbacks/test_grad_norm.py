@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
+from transformers import TrainerCallback
 from watch_helpers import NAN_LOSS, VOCABULARY, PoisonModel, logged, make_trainer, rows
 
 from hf_recipes.callbacks.grad_norm import GradNormWatch
@@ -95,3 +96,52 @@ def test_a_frozen_part_does_not_count(tmp_path):
     trainer = make_trainer(tmp_path, [watch := GradNormWatch()], model=model)
     trainer.train()
     assert list(watch.detector.values) == pytest.approx(logged(trainer, "grad_norm"))
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.1])
+def test_an_exploding_gradient_names_the_layer_it_comes_from(per_layer, max_grad_norm, tmp_path):
+    class HeadExplodes(PoisonModel):
+        """The head's gradient alone is multiplied where the marker is met."""
+
+        def forward(self, input_ids, labels):
+            factor = 1e4 if (input_ids == SPIKE).any() else 1.0
+            hook = self.head.weight.register_hook(lambda gradient: gradient * factor)
+            out = super().forward(input_ids, labels)
+            self.unhook = hook
+            return out
+
+    watch = GradNormWatch(warmup=4, per_layer=per_layer)
+    model = HeadExplodes()
+    trainer = make_trainer(
+        tmp_path, [watch], spiky_rows(12, [8]), model, max_steps=12, max_grad_norm=max_grad_norm, optim="sgd"
+    )
+    trainer.args.learning_rate = 1e-6
+    norms = {}
+
+    class Unhook(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+            norms[state.global_step] = watch.metrics()
+            model.unhook.remove()
+
+    trainer.add_callback(Unhook())
+    trainer.train()
+    (alarm,) = alarms(tmp_path)
+    first = alarm["layers"][0]
+    assert first["layer"] == "head"
+    assert first["grad_norm"] == pytest.approx(alarm["grad_norm"], rel=1e-3)  # before the clip
+    assert "Most of it comes from head" in alarm["message"]
+    if per_layer:
+        assert first["factor"] == pytest.approx(1e4, rel=0.5)
+        assert norms[8]["grad_norm/head"] == pytest.approx(alarm["grad_norm"], rel=1e-3)
+    else:
+        assert first["factor"] == pytest.approx(1.0, abs=1e-3)
+        assert set(norms[8]) == {"grad_norm_low", "grad_norm_median", "grad_norm_high"}
+
+
+def test_weights_that_do_not_move_on_the_same_rows_are_told(tmp_path):
+    trainer = make_trainer(tmp_path, [GradNormWatch()], rows(1) * 12, max_steps=12, learning_rate=0.0, optim="sgd")
+    trainer.train()
+    (alarm,) = alarms(tmp_path)
+    assert (alarm["verdict"], alarm["step"]) == ("stuck", 5)
+    assert "to the last bit" in alarm["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -23,9 +24,35 @@ def judge_all(norms, **thresholds):
 
 @settings(deadline=None)
 @given(NORMS, st.integers(1, 300))
-def test_constant_norms_never_alarm(norm, count):
+def test_constant_norms_never_leave_the_band_but_are_stuck_from_the_fifth_on(norm, count):
     _, verdicts = judge_all([norm] * count)
-    assert {verdict.kind for verdict in verdicts} <= {"warming_up", "healthy"}
+    assert {verdict.kind for verdict in verdicts[:4]} == {"warming_up"}
+    assert {verdict.kind for verdict in verdicts[4:]} <= {"stuck"}
+    assert [verdict.first for verdict in verdicts[4:6]] == [True, False][: max(count - 4, 0)]
+
+
+def test_norms_that_repeat_but_not_in_a_row_are_not_stuck():
+    _, verdicts = judge_all([1.0, 1.0, 1.0, 1.0, 1.5] * 20)
+    assert "stuck" not in {verdict.kind for verdict in verdicts}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.floats(1e-3, 1e3), st.floats(0.01, 0.8))
+def test_steady_noise_never_alarms(seed, level, spread):
+    """Norms spread like a log-normal: 8 robust sigmas are never met in a run of 400 steps."""
+    source = random.Random(seed)
+    _, verdicts = judge_all([level * math.exp(source.gauss(0, spread)) for _ in range(400)])
+    assert not {verdict.kind for verdict in verdicts} & {*ALARMS, "stuck"}
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.02, 0.1))
+def test_a_slow_drift_is_found_within_50_steps(seed, spread):
+    """Seven per cent a step are a factor of 29 in 50 steps."""
+    source = random.Random(seed)
+    norms = [math.exp(source.gauss(0, spread)) * 1.07 ** max(0, step - 60) for step in range(110)]
+    _, verdicts = judge_all(norms)
+    assert "exploding" in {verdict.kind for verdict in verdicts[60:]}
 
 
 @settings(deadline=None)
@@ -92,7 +119,7 @@ def test_t6_a_spike_is_seen_right_after_a_nan():
 
 def test_a_new_level_is_learned_after_warmup_values():
     band, _ = judge_all([1.0] * 32)
-    kinds = [band.judge(10.0).kind for _ in range(17)]
+    kinds = [band.judge(10.0 + step / 100).kind for step in range(17)]
     assert kinds == ["exploding"] * 15 + ["shifted", "healthy"]
 
 
