@@ -12,7 +12,7 @@ from hf_recipes.core.files import json_safe
 from hf_recipes.core.ranks import rank
 
 SCHEMA = 1
-KINDS = ("begin", "log", "eval", "save", "verify", "alarm", "note", "end")
+KINDS = ("begin", "log", "eval", "generate", "save", "verify", "alarm", "note", "end")
 
 
 class EventLog:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.evaluation.generation import (
+from hf_recipes.core.generation import (
     end_token_ids,
     generate_answers,
     left_pad,

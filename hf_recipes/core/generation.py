@@ -46,6 +46,13 @@ def generate_answers(
         batch_size: prompts generated at once.
     """
     prompts = [render_prompt(tokenizer, messages) for messages in conversations]
+    return continue_prompts(model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size)
+
+
+def continue_prompts(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch_size: int
+) -> Generations:
+    """`generate_answers` for prompts that are token ids already."""
     ends = end_token_ids(model, tokenizer)
     pad = pad_token_id(tokenizer, ends)
     settings = _greedy(max_new_tokens, ends, pad)
@@ -107,7 +114,7 @@ def until_end(row: Sequence[int], ends: Sequence[int]) -> list[int]:
     return list(row)
 
 
-def _generate(model: Any, prompts: list[list[int]], pad: int, settings: Any) -> list[list[int]]:
+def _generate(model: Any, prompts: Sequence[Sequence[int]], pad: int, settings: Any) -> list[list[int]]:
     import torch
 
     ids, mask = (torch.tensor(rows, device=model.device) for rows in left_pad(prompts, pad))
