@@ -115,8 +115,8 @@ class GenerationWatch(Resumable, TrainerCallback):
         bad = next(sample for sample in samples if sample["ok"] is False)
         sentence = (
             f"Step {state.global_step}: {self._share:.0%} of the sample answers keep their form, at best it were "
-            f"{self.detector.best:.0%}; for example one is {bad['why']}: {bad['answer'][:80]!r}. What to do: take a checkpoint "
-            "from before, halve learning_rate, or raise the share of rows that show the form."
+            f"{self.detector.best:.0%}; for example one is {bad['why']}: {bad['answer'][:80]!r}. What to do: take a "
+            "checkpoint from before, halve learning_rate, or raise the share of rows that show the form."
         )
         values = {"format_share": self._share, "best_format_share": self.detector.best}
         alarm(args, state, state.global_step, "generations", sentence, verdict="format", **values)
@@ -132,7 +132,7 @@ def _ids(prompt: str | list[dict[str, Any]] | list[int], tokenizer: Any) -> list
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
     if prompt and isinstance(prompt[0], dict):
-        return render_prompt(tokenizer, cast(list[dict[str, Any]], prompt))
+        return render_prompt(tokenizer, prompt)
     return cast(list[int], prompt)
 
 
