@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hf_recipes.callbacks.bad_batches import load_bad_batch as load_bad_batch
     from hf_recipes.callbacks.build import build_watchers as build_watchers
     from hf_recipes.callbacks.event_log import EventLogCallback as EventLogCallback
+    from hf_recipes.callbacks.generations import GenerationWatch as GenerationWatch
     from hf_recipes.callbacks.grad_norm import GradNormWatch as GradNormWatch
+    from hf_recipes.callbacks.loss_watch import LossWatch as LossWatch
+    from hf_recipes.callbacks.memory_watch import MemoryWatch as MemoryWatch
+    from hf_recipes.callbacks.metrics_feed import MetricGiver as MetricGiver
+    from hf_recipes.callbacks.metrics_feed import feed_metrics as feed_metrics
     from hf_recipes.callbacks.non_finite import NonFiniteGuard as NonFiniteGuard
+    from hf_recipes.callbacks.out_of_memory import explained_out_of_memory as explained_out_of_memory
     from hf_recipes.callbacks.overfit import OverfitWatch as OverfitWatch
+    from hf_recipes.callbacks.rank_watch import RankWatch as RankWatch
+    from hf_recipes.callbacks.schedule import ScheduleWatch as ScheduleWatch
+    from hf_recipes.callbacks.throughput import ThroughputWatch as ThroughputWatch
     from hf_recipes.callbacks.trainable import TrainableGuard as TrainableGuard
     from hf_recipes.checkpoints.choose import last_good_checkpoint as last_good_checkpoint
     from hf_recipes.checkpoints.keeper import CheckpointKeeper as CheckpointKeeper
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
     from hf_recipes.profiling.recorder import StepRecorder as StepRecorder
     from hf_recipes.profiling.run import profile_recipe as profile_recipe
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
+    from hf_recipes.report.live import ReportCallback as ReportCallback
     from hf_recipes.report.page import write_report as write_report
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
     from hf_recipes.training.isolation import find_isolation as find_isolation
@@ -71,13 +82,21 @@ _EXPORTS: dict[str, str] = {
     "CleanConfig": "data.clean.config",
     "Cleaner": "data.clean.cleaner",
     "EventLogCallback": "callbacks.event_log",
+    "GenerationWatch": "callbacks.generations",
     "GradNormWatch": "callbacks.grad_norm",
+    "LossWatch": "callbacks.loss_watch",
+    "MemoryWatch": "callbacks.memory_watch",
+    "MetricGiver": "callbacks.metrics_feed",
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
+    "RankWatch": "callbacks.rank_watch",
+    "ReportCallback": "report.live",
+    "ScheduleWatch": "callbacks.schedule",
     "Signer": "data.choosing.near_duplicates",
     "StepRecorder": "profiling.recorder",
     "SupervisedCollator": "data.batching.collate",
     "SupervisedTrainer": "training.trainer",
+    "ThroughputWatch": "callbacks.throughput",
     "TrainableGuard": "callbacks.trainable",
     "UserError": "core.errors",
     "build_adapter_model": "models.build",
@@ -91,10 +110,13 @@ _EXPORTS: dict[str, str] = {
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",
+    "explained_out_of_memory": "callbacks.out_of_memory",
+    "feed_metrics": "callbacks.metrics_feed",
     "find_isolation": "training.isolation",
     "generate_with_prefix": "models.methods.prefix",
     "inspect_data": "data.inspection.inspection",
     "last_good_checkpoint": "checkpoints.choose",
+    "load_bad_batch": "callbacks.bad_batches",
     "load_recipe": "recipe.resolve",
     "load_tokenizer": "models.tokenizer",
     "loraplus_optimizer": "models.methods.loraplus",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FULL_FINE_TUNE_FLOOR = 1e-5
+FULL_FINE_TUNE_USUAL = 1e-3  # above it, it is another optimizer or another model than the guides speak of
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ def lower_learning_rate(facts: RunFacts) -> str:
     """Halve the run's own rate; "below 1e-5" is said to full fine-tunes only."""
     half = facts.learning_rate / 2
     text = f"halve learning_rate ({facts.learning_rate:g} → {half:g})"
-    if facts.full_fine_tune and half > FULL_FINE_TUNE_FLOOR:
+    if facts.full_fine_tune and FULL_FINE_TUNE_FLOOR < half <= FULL_FINE_TUNE_USUAL:
         text += ", and go below 1e-05 if it comes again"
     return text
 

@@ -22,21 +22,46 @@ class WatchConfig:
 
     non_finite: str = _key(
         "stop",
-        "What a non-finite loss or gradient does, before it reaches the weights: stop the run, skip the update, off.",
-        choices=("stop", "skip", "off"),
+        "What a non-finite loss or gradient does, before it reaches the weights: stop the run, skip the update, "
+        "restore the newest verified checkpoint with a lower learning rate, off.",
+        choices=("stop", "skip", "restore", "off"),
     )
     max_consecutive_skips: int = _key(10, "Updates skipped in a row after which the run stops all the same.", minimum=1)
+    max_restores: int = _key(3, "Checkpoints restored in a run after which it stops all the same.", minimum=1)
+    restore_lr_factor: float = _key(0.5, "What a restore multiplies the learning rate by.", minimum=1e-3, maximum=1.0)
+    save_bad_batches: bool = _key(
+        True, "Write the rows of a micro-batch that was not finite to bad_batches/, to read and to replay."
+    )
     trainable: bool = _key(True, "Stop when nothing is trainable, or the first gradient is zero.")
     grad_norm: bool = _key(True, "Watch the gradient norm before clipping. Costs one pass over the gradients a step.")
+    grad_norm_per_layer: bool = _key(False, "Measure every layer's gradient norm at every step. Costs one more sync.")
     spike_sigma: float = _key(
-        8.0, "Robust standard deviations of log(norm) from the run's own median that count as a spike.", minimum=1.0
+        8.0,
+        "Robust standard deviations from the run's own median, of log(norm) and of the loss, that count as a spike.",
+        minimum=1.0,
     )
     grad_window: int = _key(128, "Healthy steps that the gradient norm's band is learned from.", minimum=16)
+    loss: bool = _key(
+        True, "Watch the loss of every step: spikes, rising, stuck at a constant, swinging. Costs nothing."
+    )
+    schedule: bool = _key(True, "Judge the learning-rate schedule before the first step, and hold the run to it.")
+    throughput: bool = _key(
+        True, "Log tokens a second, waiting for data, utilisation and MFU; say when data come too slowly."
+    )
+    memory: bool = _key(True, "Say when memory grows from step to step (a leak).")
+    ranks: bool = _key(
+        True, "With several ranks: same seed, data, steps and weights on all; name the one that is late or gone."
+    )
+    late_seconds: float = _key(60.0, "Seconds without a sign after which a rank that others wait for is named.")
+    checksum_steps: int = _key(100, "Steps between comparisons of the weights on all ranks.", minimum=1)
     overfit_patience: int = _key(
         3, "Evaluations in a row above the best, train loss falling, that count as overfitting; off or 0: not watched."
     )
     overfit_min_delta: float = _key(0.01, "Rise of the eval loss (nats) that is more than noise.")
     overfit_stop: bool = _key(False, "Stop the run when overfitting is seen, not only say so.")
+    samples: int = _key(0, "Eval rows answered by the model at each evaluation, to be read. Costs their generation.")
+    sample_tokens: int = _key(64, "Limit of a sample answer.", minimum=1)
+    live_report: bool = _key(True, "Rewrite report.html while training, at about 1 % of the run's time.")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> WatchConfig:
@@ -71,6 +96,8 @@ def _read(key: str, value: Any, spec: Any) -> Any:
     minimum = spec.metadata.get("minimum", 0)
     if not number >= minimum:
         raise UserError(f"watch.{key} must be at least {minimum}, not {value!r}.")
+    if number > (maximum := spec.metadata.get("maximum", math.inf)):
+        raise UserError(f"watch.{key} must be at most {maximum}, not {value!r}.")
     if isinstance(spec.default, float):
         return number
     if number != int(number):

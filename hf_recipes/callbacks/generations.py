@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 
 from hf_recipes.callbacks.answer_format import Judgement, judge_answer
 from hf_recipes.callbacks.format_trend import FormatTrend
+from hf_recipes.callbacks.metrics_feed import MetricGiver
 from hf_recipes.callbacks.watching import Resumable, alarm, note
 from hf_recipes.core.events import event_log
 from hf_recipes.core.files import write_json
@@ -27,7 +28,7 @@ class Prompt:
     reference: str | None = None
 
 
-class GenerationWatch(Resumable, TrainerCallback):
+class GenerationWatch(MetricGiver, Resumable, TrainerCallback):
     """Lets the model answer a few prompts greedily at every evaluation, writes down what it said, and says when the
     form of the answers gets lost.
 
@@ -68,6 +69,7 @@ class GenerationWatch(Resumable, TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.begin(state)
         self._share = None
+        self._last_step = -1
         self._whole = not _is_sharded(kwargs["model"])
         if not self._whole:
             note(args, state, "generations", "No samples are generated: the weights are sharded over ranks.")
@@ -79,6 +81,9 @@ class GenerationWatch(Resumable, TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self._whole or not self.prompts:
             return
+        if state.global_step == self._last_step:  # an evaluation in several parts
+            return
+        self._last_step = state.global_step
         tokenizer = kwargs["processing_class"]
         try:
             answered = continue_prompts(

@@ -12,11 +12,12 @@ from transformers import TrainerCallback
 from hf_recipes.callbacks.advice import for_non_finite, for_spike, for_stuck_gradient, for_vanishing
 from hf_recipes.callbacks.gradients import GradientGate
 from hf_recipes.callbacks.layer_norms import largest, layer_norms
+from hf_recipes.callbacks.metrics_feed import MetricGiver
 from hf_recipes.callbacks.norm_band import GUIDE_HIGH, GUIDE_LOW, STUCK_AFTER, NormBand, NormVerdict
 from hf_recipes.callbacks.watching import Resumable, alarm, note, run_facts
 
 
-class GradNormWatch(Resumable, TrainerCallback):
+class GradNormWatch(MetricGiver, Resumable, TrainerCallback):
     """Watches the total gradient norm before clipping, at every step, and says when it leaves the run's own band.
 
     Only watches: it never stops the run (`NonFiniteGuard` does). One alarm for each unbroken series of one kind.

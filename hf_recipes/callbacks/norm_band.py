@@ -15,8 +15,9 @@ GUIDE_LOW, GUIDE_HIGH = 0.5, 2.0
 
 # The standard deviation of a normal distribution is 1.4826 times its median absolute deviation.
 _MAD_TO_SIGMA = 1.4826
-# A norm within a factor of two of the median is never an alarm, however quiet the window was.
-_LEAST_HALF_WIDTH = math.log(2.0)
+# A norm within a factor of four of the median is never an alarm, however quiet the window was: batches of rows of two
+# kinds differ by more than two.
+_LEAST_HALF_WIDTH = math.log(4.0)
 _ROUNDING = 1e-9
 # Equal to the last bit: chance makes two in a row now and then, never this many.
 STUCK_AFTER = 5

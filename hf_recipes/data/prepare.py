@@ -50,15 +50,18 @@ class PreparedData:
 
     def eval_by_role(self) -> dict[str, Dataset]:
         """The eval set in its parts ``domain`` and ``general``, unmixed; empty parts are left out."""
-        if self.eval is None:
-            return {}
-        roles = {source["source"]: source["role"] for source in self.report["sources"]}
-        of_row = [roles[label] for label in self.eval["source"]]
-        return {
-            name: self.eval.select([index for index, role in enumerate(of_row) if role == name])
-            for name in ("domain", "general")
-            if name in of_row
-        }
+        return {} if self.eval is None else parts_by_role(self.eval, self.report)
+
+
+def parts_by_role(rows: Dataset, report: Mapping[str, Any]) -> dict[str, Dataset]:
+    """Prepared `rows` in their parts ``domain`` and ``general``, by the roles that `report` gives the sources."""
+    roles = {source["source"]: source["role"] for source in report["sources"]}
+    of_row = [roles[label] for label in rows["source"]]
+    return {
+        name: rows.select([index for index, role in enumerate(of_row) if role == name])
+        for name in ("domain", "general")
+        if name in of_row
+    }
 
 
 def prepare_data(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from hf_recipes.profiling.flops import Work, causal_pairs
+from hf_recipes.core.flops import Work, causal_pairs
 from hf_recipes.profiling.trace import PREFIX
 from hf_recipes.training.loss import IGNORED_LABEL
 

@@ -52,7 +52,7 @@ class Throughput:
     """What the timed steps got done, without the tracer; all a second, of this rank but `tokens_all_ranks`.
 
     `tokens` are prompt and supervised ones, `positions` the computed ones, padding included. `useful_flops` counts what
-    the tokens ask for (see `hf_recipes.profiling.flops`), `computed_flops` what the trace saw multiplied: padding,
+    the tokens ask for (see `hf_recipes.core.flops`), `computed_flops` what the trace saw multiplied: padding,
     recomputation and unneeded gradients included. `mfu` is useful_flops of the peak. `busy` is the part of the time in
     which the device computed (of the traced steps), on a CPU the part of its threads' time.
     """

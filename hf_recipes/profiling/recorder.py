@@ -11,9 +11,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import TrainerCallback
 
+from hf_recipes.core.matmul_weights import decoder_of
 from hf_recipes.profiling.batches import BatchFacts, CountingCollator, take_facts
 from hf_recipes.profiling.trace import PREFIX
-from hf_recipes.profiling.weights import decoder_of
 
 WARM_UP_STEPS = 2
 

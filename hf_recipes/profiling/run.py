@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
+from hf_recipes.core.flops import training_flops
 from hf_recipes.core.log import logger
+from hf_recipes.core.matmul_weights import matmul_weights
+from hf_recipes.core.peaks import find_peak
 from hf_recipes.core.ranks import gather
 from hf_recipes.data.batching.collate import length_grouped_order
 from hf_recipes.data.batching.packing import sample_lengths
@@ -18,13 +21,10 @@ from hf_recipes.models.counts import count_parameters
 from hf_recipes.profiling.batches import BatchFacts, total_work
 from hf_recipes.profiling.export import export_trace, staging_path
 from hf_recipes.profiling.facts import Profile, Setting, Throughput
-from hf_recipes.profiling.flops import training_flops
 from hf_recipes.profiling.matmuls import attention_calls, flops_by_dtype
-from hf_recipes.profiling.peaks import find_peak
 from hf_recipes.profiling.phases import device_busy_share, dropout_share, phase_rows, top_operators
 from hf_recipes.profiling.recorder import StepRecorder
 from hf_recipes.profiling.trace import Trace
-from hf_recipes.profiling.weights import matmul_weights
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores, use_all_cores
 from hf_recipes.training.finish import raise_if_stopped

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_recipes.models.wrapped import body_of
+from hf_recipes.core.wrapped import body_of
 
 PROBE_TOKENS = (32, 96)
 

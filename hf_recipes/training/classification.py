@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, set_seed
 
-from hf_recipes.callbacks.build import build_watchers
-from hf_recipes.callbacks.event_log import EventLogCallback
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -31,6 +29,7 @@ from hf_recipes.training.resume import check_resume
 from hf_recipes.training.rows import TrainingRows, longest_row
 from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
+from hf_recipes.training.watching import recipe_watchers, watch_with
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,7 +52,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
     setup = set_up(recipe.with_values(prediction_loss_only=False))
     with recorded_end(setup.run.path) as end:
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
-        watchers = build_watchers(setup.ours.watch)
+        watchers = recipe_watchers(setup)
         resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
         check_same_model(recipe, resume)
         set_seed(setup.arguments.seed)
@@ -75,9 +74,10 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
             eval_dataset=data.eval,
             processing_class=tokenizer,
             compute_metrics=accuracy,
-            callbacks=[EventLogCallback(), *watchers, keeper],
+            callbacks=[*watchers, keeper],
             optimizers=(optimizer_of_run(setup, model), None),
         )
+        watch_with(trainer, setup)
         check_head(trainer, len(data.labels))
         train_and_save(trainer, setup, source, resume, end)
     if is_main():

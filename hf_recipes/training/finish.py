@@ -9,6 +9,7 @@ from hf_recipes.core.errors import CheckFailed
 from hf_recipes.models.source import ModelSource
 from hf_recipes.training.resume import train_from
 from hf_recipes.training.setup import Setup
+from hf_recipes.training.watching import explained_ends
 
 
 def train_and_save(
@@ -21,7 +22,8 @@ def train_and_save(
         CheckFailed: a watcher ended the training, or what was saved does not verify.
     """
     try:
-        train_from(trainer, checkpoint)
+        with explained_ends(setup.arguments):
+            train_from(trainer, checkpoint)
     finally:
         end["last_step"] = trainer.state.global_step
     raise_if_stopped(trainer)
@@ -34,4 +36,4 @@ def raise_if_stopped(trainer: Any) -> None:
     for callback in trainer.callback_handler.callbacks:
         reason = getattr(callback, "tripped", None) or getattr(callback, "failed", None)
         if reason:
-            raise CheckFailed(f"training was stopped at step {trainer.state.global_step}: {reason}")
+            raise CheckFailed(f"training was stopped: {reason}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
+from hf_recipes.core.wrapped import base_of
 from hf_recipes.models.placement import place, sharded_by, under_deepspeed
 from hf_recipes.models.precision import Precision
-from hf_recipes.models.wrapped import base_of
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.activations import ActivationCost, measure_activations
 from hf_recipes.training.checkpointing import ALL_LAYERS, NONE, Checkpointing, choose_checkpointing

@@ -21,9 +21,9 @@ from torch.nn.functional import cross_entropy
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
+from hf_recipes.core.wrapped import base_of
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import Bins, packed_dataset
-from hf_recipes.models.wrapped import base_of
 from hf_recipes.training.loss import IGNORED_LABEL
 
 TOLERANCE = 1e-3

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, set_seed
 
-from hf_recipes.callbacks.build import build_watchers
-from hf_recipes.callbacks.event_log import EventLogCallback
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -17,7 +15,7 @@ from hf_recipes.core.ranks import barrier, first_on_each_machine, from_main, gat
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.mixing.streaming import StreamedData, stream_data
-from hf_recipes.data.prepare import PreparedData, prepare_data
+from hf_recipes.data.prepare import PreparedData, parts_by_role, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
 from hf_recipes.models.placement import sharded_by
@@ -28,6 +26,7 @@ from hf_recipes.report.page import write_report
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
+from hf_recipes.training.eval_parts import evaluate_in_parts
 from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
@@ -38,8 +37,10 @@ from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, long
 from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
+from hf_recipes.training.watching import recipe_watchers, watch_with
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 
@@ -83,7 +84,7 @@ def build_run(setup: Setup) -> BuiltRun:
     recipe, arguments = setup.recipe, setup.arguments
     check_rows(recipe)
     check_world_size(setup.ours.num_processes, arguments.world_size)
-    watchers = build_watchers(setup.ours.watch)
+    watchers = recipe_watchers(setup)
     resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
     check_same_model(recipe, resume)
     set_seed(arguments.seed)
@@ -100,8 +101,10 @@ def build_run(setup: Setup) -> BuiltRun:
     tell_padding(rows, arguments)
     stop_ids = _stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
-    callbacks = [EventLogCallback(), *watchers, start_checkpoint_keeper(setup, source)]
+    callbacks = [*watchers, start_checkpoint_keeper(setup, source)]
     trainer = _build_trainer(setup, model, tokenizer, data, rows, collator, callbacks)
+    evaluate_in_parts(trainer)
+    watch_with(trainer, setup)
     return BuiltRun(setup, trainer, source, data, resume)
 
 
@@ -120,7 +123,7 @@ def _build_trainer(
         args=arguments,
         data_collator=collator,
         train_dataset=rows.dataset,
-        eval_dataset=data.eval,
+        eval_dataset=_eval_parts(data),
         processing_class=tokenizer,
         callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
@@ -133,6 +136,12 @@ def _build_trainer(
         setup.ours.loss_kernel, model.get_output_embeddings(), setup.precision.autocast_dtype
     )
     return trainer
+
+
+def _eval_parts(data: PreparedData | StreamedData) -> Dataset | dict[str, Dataset] | None:
+    """The eval rows; domain and general ones apart where there are both."""
+    parts = {} if data.eval is None else parts_by_role(data.eval, data.report)
+    return parts if len(parts) > 1 else data.eval
 
 
 def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData | StreamedData:

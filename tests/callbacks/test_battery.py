@@ -11,19 +11,31 @@ from watch_helpers import PoisonModel, logged, make_trainer, weights
 from hf_recipes.callbacks.build import build_watchers
 from hf_recipes.callbacks.event_log import EventLogCallback
 from hf_recipes.callbacks.grad_norm import GradNormWatch
+from hf_recipes.callbacks.loss_watch import LossWatch
+from hf_recipes.callbacks.memory_watch import MemoryWatch
 from hf_recipes.callbacks.non_finite import NonFiniteGuard
 from hf_recipes.callbacks.overfit import OverfitWatch
+from hf_recipes.callbacks.rank_watch import RankWatch
+from hf_recipes.callbacks.schedule import ScheduleWatch
+from hf_recipes.callbacks.throughput import ThroughputWatch
 from hf_recipes.callbacks.trainable import TrainableGuard
 from hf_recipes.callbacks.watching import Resumable
+from hf_recipes.report.live import ReportCallback
 
 EACH = {
     "grad_norm": lambda: [GradNormWatch()],
     "non_finite": lambda: [NonFiniteGuard()],
     "trainable": lambda: [TrainableGuard()],
     "overfit": lambda: [OverfitWatch()],
+    "loss": lambda: [LossWatch()],
+    "schedule": lambda: [ScheduleWatch()],
+    "throughput": lambda: [ThroughputWatch()],
+    "memory": lambda: [MemoryWatch()],
+    "ranks": lambda: [RankWatch()],
+    "report": lambda: [ReportCallback()],
     "event_log": lambda: [EventLogCallback()],
 }
-TOGETHER = {"all": lambda: [EventLogCallback(), *build_watchers()]}
+TOGETHER = {"all": lambda: [EventLogCallback(), *build_watchers(), ReportCallback()]}
 ALL = {**EACH, **TOGETHER}
 
 
@@ -39,7 +51,7 @@ def test_each_callback_trains_alone_and_together(name, tmp_path):
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 0.05, 1.0])
-@pytest.mark.parametrize("name", ["grad_norm", "non_finite", "all"])
+@pytest.mark.parametrize("name", ["grad_norm", "non_finite", "loss", "throughput", "all"])
 def test_watching_changes_no_number(name, max_grad_norm, tmp_path):
     runs = []
     for callbacks in ([], ALL[name]()):
@@ -66,7 +78,7 @@ def test_a_small_clip_does_change_numbers(tmp_path):
     assert ends[1] > 1e-4
 
 
-@pytest.mark.parametrize("name", ["grad_norm", "non_finite", "overfit"])
+@pytest.mark.parametrize("name", ["grad_norm", "non_finite", "overfit", "loss", "schedule", "ranks"])
 def test_state_is_json_and_makes_an_equal_callback(name, tmp_path):
     (callback,) = EACH[name]()
     make_trainer(tmp_path, [callback], eval_strategy="steps", eval_steps=1).train()

@@ -19,6 +19,7 @@ from watch_helpers import (
     weights,
 )
 
+from hf_recipes.callbacks.bad_batches import load_bad_batch
 from hf_recipes.callbacks.non_finite import NonFiniteGuard
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import read_events
@@ -179,8 +180,8 @@ def test_t5_a_trl_trainer_is_guarded(tmp_path, tiny_model, tokenizer):
 
     bad_token = 300
     tiny_model.lm_head.weight = torch.nn.Parameter(tiny_model.lm_head.weight.detach().clone())  # untied: only the input
-    with torch.no_grad():
-        tiny_model.get_input_embeddings().weight[bad_token] = float("inf")
+    # Frozen: weights that are trained and not finite are refused before the first step.
+    tiny_model.get_input_embeddings().weight.requires_grad_(False)[bad_token] = float("inf")
     healthy = {"input_ids": list(range(10, 30)), "labels": list(range(10, 30))}
     poisoned = {**healthy, "input_ids": [*range(10, 29), bad_token]}
     guard = NonFiniteGuard()
@@ -205,11 +206,32 @@ def test_t5_a_trl_trainer_is_guarded(tmp_path, tiny_model, tokenizer):
     trainer.train()
     assert trainer.state.global_step == 2
     assert "the loss of micro-batch 2 of 2 on rank 0" in guard.tripped
+    assert "The weights themselves are not finite (1 tensor: model.embed_tokens.weight)." in guard.tripped
     finite = torch.ones(len(tokenizer), dtype=torch.bool)
     finite[bad_token] = False
     assert tiny_model.get_input_embeddings().weight[finite].isfinite().all()
+    assert all(each.isfinite().all() for each in tiny_model.parameters() if each.requires_grad)
+    batch = load_bad_batch(tmp_path / "bad_batches" / "step-2-rank0-micro2.json")
+    assert batch["input_ids"][0, :20].tolist() == poisoned["input_ids"]
+    assert tiny_model(**batch).loss.isnan()
 
 
 def test_another_policy_is_refused():
-    with pytest.raises(UserError, match="policy must be 'stop' or 'skip'"):
+    with pytest.raises(UserError, match="policy must be 'stop', 'skip' or 'restore'"):
         NonFiniteGuard("halt")
+    with pytest.raises(UserError, match="lr_factor must be above 0 and at most 1"):
+        NonFiniteGuard(lr_factor=0)
+
+
+def test_trained_weights_that_are_not_finite_are_refused_before_the_first_step(tmp_path):
+    model = PoisonModel()
+    model.head.bias.data[3] = math.inf
+    trainer = make_trainer(tmp_path, [NonFiniteGuard()], model=model)
+    with pytest.raises(
+        UserError, match=r"Before step 1, trainable weights are not finite already .1 tensor: head.bias"
+    ):
+        trainer.train()
+    assert trainer.args.max_grad_norm == 1.0
+    model.head.bias.data[3] = 0.0
+    trainer.train()
+    assert trainer.state.global_step == 4

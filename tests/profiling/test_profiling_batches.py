@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_recipes.core.flops import Work
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.profiling.batches import CountingCollator, take_facts, total_work
-from hf_recipes.profiling.flops import Work
 
 samples = st.lists(st.integers(1, 30), min_size=1, max_size=6)
 

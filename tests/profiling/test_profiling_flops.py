@@ -10,10 +10,10 @@ from peft import LoraConfig, get_peft_model
 from tiny_models import make_tiny_llama
 from torch.profiler import ProfilerActivity, profile
 
-from hf_recipes.profiling.flops import Work, causal_pairs, training_flops
+from hf_recipes.core.flops import Work, causal_pairs, training_flops
+from hf_recipes.core.matmul_weights import matmul_weights
 from hf_recipes.profiling.matmuls import product_flops
 from hf_recipes.profiling.trace import read_trace
-from hf_recipes.profiling.weights import matmul_weights
 
 # A layer of the tiny Llama: q and o 32×32, k and v 16×32, gate, up and down 64×32.
 LAYER = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32

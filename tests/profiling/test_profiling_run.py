@@ -165,5 +165,5 @@ def test_a_run_that_a_watcher_stops_is_a_failed_check(recipe, tiny_model_dir, tm
     model.get_output_embeddings().weight.data[:] = float("nan")
     model.save_pretrained(tmp_path / "poisoned")
     tokenizer.save_pretrained(tmp_path / "poisoned")
-    with pytest.raises(CheckFailed, match="training was stopped at step"):
+    with pytest.raises(CheckFailed, match="training was stopped: "):
         profile_recipe(recipe("--model_name_or_path", str(tmp_path / "poisoned")), 2, tmp_path / "run")

@@ -155,7 +155,7 @@ def test_t5_a_nan_batch_stops_the_run_with_code_1_and_finite_weights(workplace, 
         file.write(json.dumps({"instruction": "¤", "output": "bad"}) + "\n")
     keys = ["--output_dir", "run", "--model_name_or_path", "./poisoned", "--eval_share", "0", "--max_steps", "20"]
     keys += ["--save_steps", "1"]
-    with pytest.raises(CheckFailed, match="training was stopped at step"):
+    with pytest.raises(CheckFailed, match="training was stopped: "):
         train(load_recipe("recipe.yaml", keys))
     assert json.loads((workplace / "run" / "status.json").read_text())["code"] == 1
     (alarm,) = [event for event in events(workplace / "run") if event["kind"] == "alarm"]

@@ -153,9 +153,14 @@ def packed_dataset(dataset: Dataset, bins: Bins) -> Dataset:
 
 
 class RowsOfSamples:
-    """A `datasets` transform: lists of sample numbers in, packed rows out; see `packed_dataset`."""
+    """A `datasets` transform: lists of sample numbers in, packed rows out; see `packed_dataset`.
+
+    Attributes:
+        samples: the samples with all their columns; packed rows do not hold ``source`` and ``row_id``.
+    """
 
     def __init__(self, dataset: Dataset) -> None:
+        self.samples = dataset
         self._dataset = dataset.select_columns(["input_ids", "labels"]).with_format("arrow")
 
     def __call__(self, batch: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, list[np.ndarray]]:

@@ -23,7 +23,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
-from hf_recipes.models.wrapped import body_of
+from hf_recipes.core.wrapped import body_of
 
 if TYPE_CHECKING:
     from peft import PeftModel

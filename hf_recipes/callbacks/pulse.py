@@ -1,0 +1,381 @@
+"""The side of heartbeats that runs: a thread that sends this rank's beat and reads the others', and last looks.
+
+The training thread only sets fields of a `Beat` here; it never touches the store, so nothing can hold it up. A rank's
+end is met in three ways, since no one of them is sure: the thread looks at the processes of its machine five times a
+second; a SIGTERM (a launcher sends it to the survivors of a death) and the interpreter's exit (a collective raised)
+each take a last look before this process goes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import psutil
+
+from hf_recipes.callbacks.heartbeats import WAITING, Beat, HeartbeatJudge, Leaving, Mailbox, RankVerdict
+
+_TICK_SECONDS = 0.2
+_STANDING_SECONDS = 1.0  # without progress, after which it is worth saying where the code stands
+_MAIN_THREAD_SECONDS = 2.0
+_LAST_LOOKS = 5
+_LAST_LOOK_SECONDS = 0.1
+
+
+@dataclass
+class _Seen:
+    """What the thread sees of its own rank. Only the training thread writes `Pulse.beat`: this is put on it later."""
+
+    of: Beat
+    fetching: bool = False
+    where: str | None = None
+    data_seconds: float = 0.0
+
+    def on(self, beat: Beat) -> Beat:
+        """Where the code stands is true of one beat only: a new one means that it has gone on."""
+        stands = beat is self.of
+        return replace(
+            beat,
+            fetching=self.fetching and stands,
+            where=self.where if stands else None,
+            data_seconds=self.data_seconds,
+        )
+
+
+@dataclass
+class Telling:
+    """Where findings go: verdicts of which this rank is the one to speak, and what broke the watching itself."""
+
+    verdict: Callable[[RankVerdict], None]
+    problem: Callable[[str], None]
+
+
+class Pulse:
+    """One rank's heart. Built on the training thread, which must be the one that calls `at`, `event` and `stop`.
+
+    Args:
+        mailbox: used from here on by the pulse alone.
+        judge: what decides.
+        rank: this rank.
+        step: the step that comes first.
+        telling: called from the thread, or in a last look.
+    """
+
+    def __init__(self, mailbox: Mailbox, judge: HeartbeatJudge, rank: int, step: int, telling: Telling) -> None:
+        self.beat = Beat(rank=rank, host=_host(), pid=os.getpid(), time=time.time(), step=step)
+        self._mailbox, self._judge, self._telling = mailbox, judge, telling
+        self._trainer = threading.get_ident()
+        self._moved = time.monotonic()
+        self._seen = _Seen(self.beat)
+        self._last_tick = self._moved
+        self._beats: Mapping[int, Beat] = {}
+        self._sent: Beat | None = None
+        self._processes: dict[int, psutil.Process | None] = {}
+        self._broken: set[str] = set()
+        self.missing: str | None = None
+        self._lock = threading.RLock()  # a signal may come while the training thread itself takes a last look
+        self._last_looked = False
+        self._thread = threading.Thread(target=self._run, name="rank-watch", daemon=True)
+        self._sigterm = _Sigterm(self._at_sigterm)
+
+    def start(self, meet: Callable[[], None]) -> None:
+        """Begin to beat and to look. `meet` waits for all ranks: each knows the others before any of them can go."""
+        self._guard("send", self._send)
+        meet()
+        self._guard("read", self._read)
+        self._sigterm.set()
+        _beating.add(self._sigterm)
+        atexit.register(self._at_exit)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End of the training: say so, and stop looking."""
+        self.beat = replace(self.beat, word="ended", place="the end of training")
+        self._halt()
+        with self._lock:
+            self._guard("send", self._send)
+
+    def at(self, place: str, step: int, phase: int = WAITING, long: bool = False) -> None:
+        """This rank is now at another place."""
+        self.beat = replace(
+            self.beat, place=place, step=step, phase=phase, events=0, long=long, time=time.time(), word=""
+        )
+        self._moved = time.monotonic()
+
+    def event(self, place: str | None = None) -> None:
+        """Something was done at this place, or it has got another name."""
+        beat = self.beat
+        self.beat = replace(beat, events=beat.events + 1, place=place or beat.place, time=time.time(), word="")
+        self._moved = time.monotonic()
+
+    def ending(self) -> None:
+        """This rank takes no more steps; it may still evaluate and save."""
+        self.beat = replace(self.beat, word="ending", place="the end of training")
+        self._moved = time.monotonic()
+
+    def finished_step(self, forward_seconds: float) -> None:
+        """One more step is done, whose forward passes took so long."""
+        beat = self.beat
+        self.beat = replace(beat, steps=beat.steps + 1, forward_seconds=beat.forward_seconds + forward_seconds)
+
+    def last_look(self, leaving: Leaving = "") -> list[RankVerdict]:
+        """Look once more, for half a second at most: a process that has just died needs a moment to be seen dead."""
+        own_error = _own_error() if leaving == "exit" else None
+        found: list[RankVerdict] = []
+        with self._lock:
+            if leaving == "terminated":
+                self.beat = replace(self.beat, word="terminated")
+            for _ in range(_LAST_LOOKS):
+                self._guard("send", self._send)
+                if found := self._look(leaving, own_error):
+                    break
+                time.sleep(_LAST_LOOK_SECONDS)
+            if leaving == "exit":
+                self.beat = replace(self.beat, word="failed", error=own_error, time=time.time())
+                self._guard("send", self._send)
+        return found
+
+    def _at_exit(self) -> None:
+        """The interpreter ends, and the training did not. The thread must not live into that."""
+        if os.getpid() != self.beat.pid:
+            return  # a forked child
+        if self.beat.word != "terminated":
+            self.last_look("exit")
+        self._halt()
+
+    def _at_sigterm(self) -> None:
+        with self._lock:
+            if not self._last_looked:
+                self._last_looked = True
+                self.last_look("terminated")
+
+    def _halt(self) -> None:
+        self._sigterm.unset()
+        _beating.discard(self._sigterm)
+        atexit.unregister(self._at_exit)
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while (woken := self._sigterm.wait(_TICK_SECONDS)) != "stop":
+            if woken == "sigterm":
+                self._sigterm.see_it_through()
+                continue
+            with self._lock:
+                self._guard("place", self._see_own_place)
+                self._guard("send", self._send)
+                if self._watches():
+                    self._look()
+
+    def _look(self, leaving: Leaving = "", own_error: str | None = None) -> list[RankVerdict]:
+        self._guard("read", self._read)
+        verdicts: list[RankVerdict] = []
+        self._guard("judge", lambda: verdicts.extend(self._judged(leaving, own_error)))
+        for verdict in verdicts:
+            self._guard("tell", lambda verdict=verdict: self._telling.verdict(verdict))  # type: ignore[misc]
+        return verdicts
+
+    def _judged(self, leaving: Leaving, own_error: str | None) -> list[RankVerdict]:
+        if not self._beats:
+            return []
+        beats = {**self._beats, self.beat.rank: self._seen.on(self.beat)}
+        dead = [rank for rank, beat in beats.items() if self._is_dead(beat)]
+        verdicts = self._judge.judge(beats, dead, time.monotonic(), leaving, own_error)
+        self.missing = next((each.sentence for each in verdicts if each.kind == "gone"), self.missing)
+        return [verdict for verdict in verdicts if self._speaks_of(verdict)]
+
+    def _send(self) -> None:
+        if (beat := self._seen.on(self.beat)) != self._sent:
+            self._mailbox.send(beat)
+            self._sent = beat
+
+    def _read(self) -> None:
+        self._beats = self._mailbox.read() or self._beats
+
+    def _see_own_place(self) -> None:
+        """Where the training thread stands, seen from outside; time in the data loader is summed up by samples."""
+        now = time.monotonic()
+        passed, self._last_tick = now - self._last_tick, now
+        beat = self.beat
+        standing = now - self._moved > _STANDING_SECONDS
+        seen = _Seen(beat, data_seconds=self._seen.data_seconds)
+        if standing or beat.phase == WAITING:
+            frame = sys._current_frames().get(self._trainer)
+            fetching = _is_fetching(frame)
+            if fetching and beat.phase == WAITING:
+                seen.data_seconds += passed
+            if standing:
+                seen.fetching, seen.where = fetching, _line(frame)
+        self._seen = seen
+
+    def _watches(self) -> bool:
+        """The two lowest ranks of each machine look; the others only beat."""
+        here = sorted(rank for rank, beat in self._beats.items() if beat.host == self.beat.host)
+        return not here or self.beat.rank in here[:2]
+
+    def _speaks_of(self, verdict: RankVerdict) -> bool:
+        """Whether this rank is the one to tell: the lowest not concerned, of those who can see it."""
+        if verdict.kind == "gone" and not any(self._beats[rank].error for rank in verdict.ranks):
+            host = self._beats[verdict.ranks[0]].host
+            watching = sorted(rank for rank, beat in self._beats.items() if beat.host == host)[:2]
+        else:
+            watching = [0, 1]
+        return self.beat.rank == next((rank for rank in watching if rank not in verdict.ranks), None)
+
+    def _is_dead(self, beat: Beat) -> bool:
+        if beat.host != self.beat.host or beat.pid == self.beat.pid:
+            return False
+        if beat.rank not in self._processes:
+            self._processes[beat.rank] = _process(beat.pid)
+        process = self._processes[beat.rank]
+        try:
+            return process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.Error:
+            return False
+
+    def _guard(self, what: str, action: Callable[[], Any]) -> None:
+        """Watching must not break the run: what fails in it is told once."""
+        try:
+            action()
+        except Exception as error:
+            if what not in self._broken:
+                self._broken.add(what)
+                text = (
+                    f"Heartbeats of the ranks: {what} fails ({type(error).__name__}: {error}); the run is not touched."
+                )
+                try:
+                    self._telling.problem(text)
+                except Exception:
+                    return  # nobody to tell
+
+
+class _Sigterm:
+    """Does something at SIGTERM before whoever handled it so far does; and wakes the thread.
+
+    Python runs a handler on the main thread alone, between two lines of Python. One that hangs in a collective never
+    gets there, so the signal also wakes the thread, and a process that SIGTERM would have ended still ends.
+    """
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self._action = action
+        self._active = False
+        self._previous: Any = None
+        self._handed_on = threading.Event()
+        self._awake, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+
+    def set(self) -> None:
+        """Only Python's main thread may; elsewhere, and where native code handles the signal, nothing is done."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is not None:
+            self._active = True
+            self._previous = signal.signal(signal.SIGTERM, self._handle)
+            other = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+            if other != -1:  # an event loop's: it has the older right
+                signal.set_wakeup_fd(other)
+
+    def unset(self) -> None:
+        """Give the signal back, or, where somebody has taken it over since, only pass it on from now on."""
+        self._active = False
+        if threading.current_thread() is threading.main_thread() and self._previous is not None:
+            if signal.getsignal(signal.SIGTERM) == self._handle:
+                signal.signal(signal.SIGTERM, self._previous)
+            other = signal.set_wakeup_fd(-1)
+            if other not in (-1, self._wake.fileno()):
+                signal.set_wakeup_fd(other)
+        self._wake.send(b"\0")
+
+    def unset_in_child(self) -> None:
+        """The child of a fork shares the socket: it must not wake its parent."""
+        self._active = False
+        if threading.current_thread() is threading.main_thread() and self._previous is not None:
+            signal.set_wakeup_fd(-1)
+            if signal.getsignal(signal.SIGTERM) == self._handle:
+                signal.signal(signal.SIGTERM, self._previous)
+
+    def wait(self, seconds: float) -> Literal["", "sigterm", "stop"]:
+        """Sleep, or be woken."""
+        if not select.select([self._awake], [], [], seconds)[0]:
+            return ""
+        numbers = self._awake.recv(4096)
+        if not self._active:
+            return "stop"
+        return "sigterm" if signal.SIGTERM in numbers else ""
+
+    def see_it_through(self) -> None:
+        """On the thread, after SIGTERM."""
+        self._action()
+        if not self._handed_on.wait(_MAIN_THREAD_SECONDS) and self._previous == signal.SIG_DFL:
+            os._exit(128 + signal.SIGTERM)  # what the signal alone would have done, as a shell tells it
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._active:
+            self._action()
+        self._handed_on.set()
+        if callable(self._previous):
+            self._previous(number, frame)
+        elif self._previous == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+_beating: set[_Sigterm] = set()
+
+
+def _leave_children_alone() -> None:
+    """A forked child (a data loader's worker) has no thread and no part in the heartbeats."""
+    for sigterm in _beating:
+        sigterm.unset_in_child()
+
+
+os.register_at_fork(after_in_child=_leave_children_alone)
+
+
+def _host() -> str:
+    """The machine, and on it the space in which process ids count: containers may share a host's name."""
+    try:
+        return f"{socket.gethostname()} ({Path('/proc/self/ns/pid').readlink()})"
+    except OSError:
+        return socket.gethostname()
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _own_error() -> str | None:
+    """What is being handled, or what the interpreter was left by."""
+    error = sys.exception() or getattr(sys, "last_value", None)
+    return f"{type(error).__name__}: {error}".strip()[:300] if error is not None else None
+
+
+def _is_fetching(frame: FrameType | None) -> bool:
+    while frame is not None:
+        path = frame.f_code.co_filename.replace(os.sep, "/")
+        if "torch/utils/data/" in path:
+            return True
+        if "torch/distributed/" in path:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _line(frame: FrameType | None) -> str | None:
+    if frame is None:
+        return None
+    return f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})"
