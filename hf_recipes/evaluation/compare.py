@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_recipes.core.generation import generate_answers
 from hf_recipes.core.tables import render_table
 from hf_recipes.evaluation.general import TextLoss, TokenisedRow, mean_loss
-from hf_recipes.core.generation import generate_answers
 from hf_recipes.evaluation.scoring import DomainScores, Verdict, judge, tally
 from hf_recipes.evaluation.suite import DomainRow, EvaluationSuite
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_recipes.report.escape import text
-from hf_recipes.report.scale import number
+from hf_recipes.report.scale import NOTHING, number
 
 _DEEPEST = 4  # nested tables beyond this are shown as JSON
-ABSENT = '<span class="absent">–</span>'
+ABSENT = f'<span class="absent">{NOTHING}</span>'
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from hf_recipes.report.chart import line_chart
 from hf_recipes.report.escape import text
+from hf_recipes.report.headline import Figure, headline
 from hf_recipes.report.html import ABSENT, facts, folded, inline, note, records, section, table, value, words
-from hf_recipes.report.panels import panels
 from hf_recipes.report.read_run import RunRecord
-from hf_recipes.report.scale import number
-from hf_recipes.report.series import Series, alarms, as_number, series, timeline
+from hf_recipes.report.series import Alarm
 
 _RAN_KEYS = {
     "method": "method",
@@ -19,78 +18,53 @@ _RAN_KEYS = {
     "max_steps": "max steps",
     "max_length": "max length",
 }
+_COUNTS = ("global_batch_size", "trainable_parameters", "total_parameters", "seed")
+_ENVIRONMENT = ("world_size", "precision", "hardware", "versions")
 _SHORT = 5  # entries of a part that is shown unfolded
+_SHOWN_ALARMS = 30
 _SECRETS = ("token", "password", "secret", "api_key")
-Verdict = tuple[str, str, str]
 
 
-def verdict(record: RunRecord) -> Verdict:
-    """How the run ended: a CSS class (ok, bad, open), a word, a sentence."""
-    if not record.status:
-        return "open", "not ended", "No status.json: the run is still going, or was killed before it could write one."
-    sentence = str(record.status.get("sentence", ""))
-    code = record.status.get("code")
-    if code == 0:
-        return "ok", "finished", sentence
-    return "bad", "stopped" if code == 1 else "refused" if code == 2 else "ended badly", sentence
-
-
-def headline(record: RunRecord) -> str:
+def tiles(record: RunRecord) -> str:
     """The few numbers that a reader looks for first."""
-    kept = timeline(record.events)
-    loss, eval_loss = series(kept, "log", "loss"), series(kept, "eval", "eval_loss")
-    tiles = [
-        ("steps", str(max((event["step"] for event in kept), default=0)) if kept else ABSENT),
-        ("training loss, last", _last(loss)),
-        ("eval loss, last", _last(eval_loss)),
-        _best(eval_loss),
-        ("time", _duration(kept)),
-        ("alarms", str(len(alarms(record.events)))),
-    ]
-    items = "".join(f'<div><span class="big">{shown}</span><span>{text(name)}</span></div>' for name, shown in tiles)
+    items = "".join(
+        f'<div><span class="big{_tone(figure)}">{text(figure.shown)}</span><span>{text(figure.label)}</span></div>'
+        for figure in headline(record)
+    )
     return f'<div class="tiles">{items}</div>'
 
 
-def what_ran(record: RunRecord) -> str:
-    """Model, method, data, machine, versions."""
-    if not record.run:
-        return section("What ran", note("run.json is not there."))
-    run, recipe = record.run, record.recipe
-    pairs = [
-        ("model", _model(record)),
-        *((name, value(recipe.get(key))) for key, name in _RAN_KEYS.items() if key in recipe),
-    ]
-    pairs.append(("data", _data_names(recipe)))
-    for key in ("world_size", "global_batch_size", "trainable_parameters", "total_parameters", "seed"):
-        if key in run:
-            pairs.append((words(key), value(_grouped(run[key]))))
-    pairs += [
-        (key, inline(run[key]) if isinstance(run[key], dict) else value(run[key]))
-        for key in ("precision", "hardware", "versions")
-        if run.get(key)
-    ]
-    return section("What ran", facts(pairs))
+def _tone(figure: Figure) -> str:
+    rang = figure.name == "alarms" and figure.shown != "0"
+    return " wrong" if rang or figure.shown in ("nan", "inf", "-inf") else ""
 
 
-def curves(record: RunRecord) -> str:
-    """The charts."""
-    drawn = panels(record.events)
-    if not drawn:
-        return section("Curves", note("events.jsonl is not there, or nothing was logged yet."))
-    marks = alarms(timeline(record.events))
-    charts = "".join(f'<figure class="chart">{line_chart(panel, marks)}</figure>' for panel in drawn)
-    hint = "Dashed red lines: alarms. Red crosses: values that were NaN or infinite; the line breaks there."
-    return section("Curves", f'<div class="charts">{charts}</div>' + note(hint))
+def problems(found: Iterable[str]) -> str:
+    """What could not be read."""
+    return "".join(f'<p class="wrong">{text(problem)}</p>' for problem in found)
 
 
 def alarm_list(record: RunRecord) -> str:
-    """Every alarm with what to do about it."""
-    found = alarms(record.events)
+    """Every alarm with what to do about it, and, folded, what else the watchers had to say."""
+    found, parts = record.history.alarms(), []
     if not found:
-        told = "No alarm rang." if record.events else "events.jsonl is not there."
-        return section("Alarms", note(told))
-    rows = [[str(alarm.step), text(alarm.detector), text(alarm.message), str(alarm.attempt)] for alarm in found]
-    return section("Alarms", table(["step", "watcher", "what happened and what to do", "attempt"], rows, css="alarms"))
+        parts.append(note("No alarm rang." if record.history.last_step is not None else "No events are there."))
+    parts += [alarm_table(found[:_SHOWN_ALARMS])] if found else []
+    if rest := found[_SHOWN_ALARMS:]:
+        parts.append(folded(f"{len(rest)} more", alarm_table(rest)))
+    notes = [event for event in record.history.events if event.get("kind") == "note"]
+    if notes:
+        rows = [[text(event.get(key, "")) for key in ("step", "detector", "message")] for event in notes]
+        parts.append(
+            folded(f"notes of the watchers ({len(notes)})", table(["step", "watcher", "note"], rows, css="told"))
+        )
+    return section("Alarms", "".join(parts))
+
+
+def alarm_table(alarms: Iterable[Alarm]) -> str:
+    """One row an alarm."""
+    rows = [[str(alarm.step), text(alarm.detector), text(alarm.message), str(alarm.attempt)] for alarm in alarms]
+    return table(["step", "watcher", "what happened and what to do", "attempt"], rows, css="told")
 
 
 def data_ledger(record: RunRecord) -> str:
@@ -127,49 +101,45 @@ def checkpoints(record: RunRecord) -> str:
 
 
 def recipe(record: RunRecord) -> str:
-    """Every resolved key; the values of secrets are left out."""
+    """Model, method, data and, folded, every resolved key; the values of secrets are left out."""
+    if not record.run:
+        return section("Recipe", note("run.json is not there."))
+    run, settings = record.run, record.recipe
+    pairs = [
+        ("model", _model(record)),
+        *((name, value(settings.get(key))) for key, name in _RAN_KEYS.items() if key in settings),
+        ("data", _data_names(settings)),
+        *((words(key), value(_grouped(run[key]))) for key in _COUNTS if key in run),
+    ]
+    return section("Recipe", facts(pairs) + _all_keys(record))
+
+
+def _all_keys(record: RunRecord) -> str:
     if not record.recipe:
-        return section("Recipe", note("run.json holds no recipe."))
+        return note("run.json holds no recipe.")
     given = record.run.get("given")
     given = set(map(str, given)) if isinstance(given, list) else set()
     rows = [
-        [f"<code>{text(key)}</code>", _recipe_value(key, item), "given" if key in given else ""]
+        [f"<code>{text(key)}</code>", recipe_value(key, item), "given" if key in given else ""]
         for key, item in sorted(record.recipe.items())
     ]
-    return section("Recipe", folded(f"all {len(rows)} resolved keys", table(["key", "value", ""], rows, css="keys")))
+    return folded(f"all {len(rows)} resolved keys", table(["key", "value", ""], rows, css="keys"))
 
 
-def _recipe_value(key: str, item: Any) -> str:
+def environment(record: RunRecord) -> str:
+    """The machine and the versions."""
+    pairs = [
+        (words(key), inline(record.run[key]) if isinstance(record.run[key], dict) else value(record.run[key]))
+        for key in _ENVIRONMENT
+        if record.run.get(key)
+    ]
+    return section("Environment", facts(pairs) if pairs else note("run.json tells nothing of it."))
+
+
+def recipe_value(key: str, item: Any) -> str:
+    """A key's value as HTML, unless its name says that it is a secret."""
     hidden = item and any(key == word or key.endswith("_" + word) for word in _SECRETS)
     return "(not shown)" if hidden else value(item)
-
-
-def _last(curve: Series) -> str:
-    if curve.bad and (not curve.points or curve.bad[-1][0] > curve.points[-1][0]):
-        return f'<span class="wrong">{text(curve.bad[-1][1])}</span>'
-    return number(curve.points[-1][1]) if curve.points else ABSENT
-
-
-def _best(curve: Series) -> tuple[str, str]:
-    if not curve.points:
-        return "eval loss, best", ABSENT
-    step, lowest = min(curve.points, key=lambda point: point[1])
-    return f"eval loss, best (step {step})", number(lowest)
-
-
-def _duration(events: list[dict[str, Any]]) -> str:
-    """Wall time over all attempts, from first to last event of each."""
-    spans: dict[Any, list[float]] = {}
-    for event in events:
-        moment = as_number(event.get("time"))
-        if moment is not None:
-            spans.setdefault(str(event.get("attempt")), []).append(moment)
-    seconds = sum(max(moments) - min(moments) for moments in spans.values())
-    if not spans:
-        return ABSENT
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _model(record: RunRecord) -> str:

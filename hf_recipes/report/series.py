@@ -1,36 +1,84 @@
-"""Events → curves: numbers by step, replays after a resume taken out, non-finite values kept apart. Pure."""
+"""One curve: numbers by step, non-finite ones kept in their place, so that no line bridges them. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Event = dict[str, Any]
-Point = tuple[int, float]
+import numpy as np
+from numpy.typing import NDArray
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Series:
-    """One curve: finite `points` by ascending step, and the steps at which the value was not finite."""
+    """Values by ascending step, each step once: `steps` int64, `values` float64 with NaN and ±inf where they were."""
 
-    name: str
-    points: list[Point]
-    bad: list[tuple[int, str]]
+    steps: Steps
+    values: Values
 
-    def segments(self) -> list[list[Point]]:
-        """The points in runs that no non-finite value interrupts: a line must not bridge a NaN."""
-        parts: list[list[Point]] = [[]]
-        for step, value in sorted([*self.points, *((step, None) for step, _ in self.bad)], key=lambda item: item[0]):
-            if value is None:
-                parts.append([])
-            else:
-                parts[-1].append((step, value))
-        return [part for part in parts if part]
+    @classmethod
+    def of(cls, points: Iterable[tuple[int, float]]) -> Series:
+        """From (step, value) in any order; of equal steps the last stands."""
+        pairs = list(points)
+        return cls.ordered(
+            np.array([step for step, _ in pairs], dtype=np.int64), np.array([value for _, value in pairs], dtype=float)
+        )
 
-    def __bool__(self) -> bool:
-        return bool(self.points or self.bad)
+    @classmethod
+    def ordered(cls, steps: Steps, values: Values) -> Series:
+        """From two arrays in the order of writing; of equal steps the last stands."""
+        if len(steps) and not (np.diff(steps) > 0).all():
+            order = np.argsort(steps, kind="stable")
+            steps, values = steps[order], values[order]
+            last = np.append(np.diff(steps) > 0, True)
+            steps, values = steps[last], values[last]
+        return cls(steps, values)
+
+    @property
+    def finite(self) -> Series:
+        """The points whose value is a number."""
+        kept = np.isfinite(self.values)
+        return Series(self.steps[kept], self.values[kept])
+
+    @property
+    def bad(self) -> list[tuple[int, str]]:
+        """The steps whose value was not finite, with ``"nan"``, ``"inf"`` or ``"-inf"``."""
+        kept = ~np.isfinite(self.values)
+        return [(int(step), str(float(value))) for step, value in zip(self.steps[kept], self.values[kept], strict=True)]
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """The finite points as Python numbers."""
+        finite = self.finite
+        return list(zip(finite.steps.tolist(), finite.values.tolist(), strict=True))
+
+    def segments(self) -> list[Series]:
+        """The finite points in runs that no non-finite value interrupts."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], np.isfinite(self.values).astype(np.int8), [0]])))
+        return [
+            Series(self.steps[start:end], self.values[start:end])
+            for start, end in zip(edges[::2], edges[1::2], strict=True)
+        ]
+
+    def thinned(self, limit: int) -> Series:
+        """At most about `limit` of finite points: of each stretch the lowest and the highest, so that spikes stay."""
+        count = len(self.steps)
+        if count <= limit:
+            return self
+        width = -(-2 * count // limit)
+        kept: set[int] = set()
+        for start in range(0, count, width):
+            stretch = self.values[start : start + width]
+            kept |= {start + int(stretch.argmin()), start + int(stretch.argmax())}
+        index = np.array(sorted(kept))
+        return Series(self.steps[index], self.values[index])
+
+    def __len__(self) -> int:
+        return len(self.steps)
 
 
 @dataclass(frozen=True)
@@ -43,86 +91,6 @@ class Alarm:
     attempt: int
 
 
-def timeline(events: Iterable[Event]) -> list[Event]:
-    """The events that led to the run's present state.
-
-    An attempt that resumes at step k replays what came after k: events of earlier attempts beyond k are left out, also
-    where the resumed run has not come that far again, and at equal steps the later attempt's stand.
-    """
-    # By attempt, whatever the clocks of the machines said that they ran on.
-    events = sorted((event for event in events if _is_step(event.get("step"))), key=_attempt)
-    starts = _starts(events)
-    return [
-        event
-        for event in events
-        if all(event["step"] <= start for attempt, start in starts.items() if attempt > _attempt(event))
-    ]
-
-
-def _starts(events: Sequence[Event]) -> dict[int, int]:
-    """Attempt → step it began at: that of its begin event, else the one before its first event."""
-    starts: dict[int, int] = {}
-    for event in events:
-        attempt, step = _attempt(event), event["step"]
-        start = step if event.get("kind") == "begin" else max(step - 1, 0)
-        starts[attempt] = min(start, starts.get(attempt, start))
-    return starts
-
-
-def series(events: Iterable[Event], kind: str, name: str) -> Series:
-    """The values called `name` in events of `kind`; the last one of a step stands."""
-    values: dict[int, float] = {}
-    for event in events:
-        value = as_number(event.get(name))
-        if event.get("kind") == kind and value is not None:
-            values[event["step"]] = value
-    ordered = sorted(values.items())
-    return Series(
-        name=name,
-        points=[(step, value) for step, value in ordered if math.isfinite(value)],
-        bad=[(step, str(value)) for step, value in ordered if not math.isfinite(value)],
-    )
-
-
-def throughput(events: Sequence[Event]) -> Series:
-    """Tokens per second: as logged, else from the running token count and the times of two logs of one attempt.
-
-    In the second form, stretches with an evaluation or a save in between are left out: that time is not training.
-    """
-    logged = series(events, "log", "tokens_per_second")
-    if logged:
-        return logged
-    derived: list[Event] = []
-    before: Event | None = None
-    for event in events:
-        if event.get("kind") in ("eval", "save", "begin"):
-            before = None
-        elif event.get("kind") == "log" and as_number(event.get("num_tokens")) is not None:
-            seconds = _difference(before, event, "time")
-            tokens = _difference(before, event, "num_tokens")
-            if seconds > 0 and tokens > 0:
-                derived.append({"kind": "log", "step": event["step"], "tokens_per_second": tokens / seconds})
-            before = event
-    return series(derived, "log", "tokens_per_second")
-
-
-def _difference(before: Event | None, after: Event, name: str) -> float:
-    """After minus before; 0 where there is no earlier value of the same attempt."""
-    if before is None or _attempt(before) != _attempt(after):
-        return 0.0
-    earlier, later = as_number(before.get(name)), as_number(after.get(name))
-    return later - earlier if earlier is not None and later is not None else 0.0
-
-
-def alarms(events: Iterable[Event]) -> list[Alarm]:
-    """All alarms of all attempts, in the order they rang."""
-    return [
-        Alarm(event["step"], str(event.get("detector", "")), str(event.get("message", "")), _attempt(event))
-        for event in events
-        if event.get("kind") == "alarm" and _is_step(event.get("step"))
-    ]
-
-
 def as_number(value: Any) -> float | None:
     """A logged value as a float; the event log writes non-finite ones as ``"nan"``, ``"inf"``, ``"-inf"``."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -131,12 +99,3 @@ def as_number(value: Any) -> float | None:
         return float(value)
     except (ValueError, OverflowError):
         return None
-
-
-def _attempt(event: Event) -> int:
-    attempt = event.get("attempt")
-    return attempt if isinstance(attempt, int) else 1
-
-
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -48,7 +48,7 @@ def test_values_as_people_write_them(given, read):
     [
         ({"spike_sigm": 8}, "watch.spike_sigm is not a threshold (did you mean 'spike_sigma'?)"),
         ({"zzz": 8}, "watch.zzz is not a threshold: known are non_finite,"),
-        ({"non_finite": "halt"}, "watch.non_finite must be stop, skip or off, not 'halt'"),
+        ({"non_finite": "halt"}, "watch.non_finite must be stop, skip, restore or off, not 'halt'"),
         ({"spike_sigma": "eight"}, "watch.spike_sigma must be a number, not 'eight'"),
         ({"spike_sigma": True}, "watch.spike_sigma must be a number, not True"),
         ({"spike_sigma": float("nan")}, "watch.spike_sigma must be a number"),

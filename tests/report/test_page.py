@@ -1,27 +1,25 @@
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.run_directory import RunDirectory
-from hf_recipes.report.chart import Panel, line_chart
+from hf_recipes.report import page as page_module
 from hf_recipes.report.comparison import choose
-from hf_recipes.report.escape import text
-from hf_recipes.report.page import render_page, write_report
-from hf_recipes.report.panels import panels
-from hf_recipes.report.read_run import RunRecord, Saved, read_run
-from hf_recipes.report.series import Alarm, Series
+from hf_recipes.report.escape import plain, script_json, text
+from hf_recipes.report.history import History
+from hf_recipes.report.page import content, render_comparison, render_page, write_report
+from hf_recipes.report.read_run import RunRecord, Saved
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "input"}
 EVIL = "<script>alert(\"x\")</script><img src=x onerror='y'>&amp;"
 ANY_TEXT = st.text(st.characters(), max_size=30) | st.sampled_from([EVIL, "</style>", "\ud800", "\x00", "]]>", "<!--"])
 
@@ -54,8 +52,17 @@ class Page(HTMLParser):
         self.open.pop()
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if not {"style", "script"} & set(self.open):
             self.text += data
+
+
+def drawn_samples(word: str) -> list[dict]:
+    """A right, a wrong and an unjudged answer."""
+    return [
+        {"prompt": word, "answer": word, "reference": word, "ok": True},
+        {"prompt": [{"role": "user", "content": word}], "answer": word, "ok": False, "why": word},
+        {"prompt": word, "answer": word, "ok": None},
+    ]
 
 
 def full_record(word: str = "plain", path: Path = Path("runs/demo")) -> RunRecord:
@@ -66,6 +73,8 @@ def full_record(word: str = "plain", path: Path = Path("runs/demo")) -> RunRecor
         {"kind": "log", "step": 2, "attempt": 1, "time": 2.0, "loss": 1.0, "grad_norm": 3.0, "learning_rate": 2e-4},
         {"kind": "eval", "step": 2, "attempt": 1, "time": 3.0, "eval_loss": 1.5},
         {"kind": "alarm", "step": 2, "attempt": 1, "time": 3.5, "detector": word, "message": word},
+        {"kind": "note", "step": 2, "attempt": 1, "time": 3.6, "detector": word, "message": word},
+        {"kind": "generate", "step": 2, "attempt": 1, "time": 3.7, "format_share": 0.5, "samples": drawn_samples(word)},
     ]
     side = {"answer": word, "exact": False}
     ledger = {"read": 3, "dropped": {word: {"count": 1, "examples": [{"file": word, "row": 1}]}}, "kept": 2}
@@ -96,20 +105,35 @@ def full_record(word: str = "plain", path: Path = Path("runs/demo")) -> RunRecor
             "rows": [{"prompt": [{"role": "user", "content": word}], "reference": word, "base": side, "tuned": side}],
             "settings": {"decoding": word},
         },
-        events=events,
+        history=History(events),
         saved=[Saved("checkpoint-2", 2, True, False)],
         problems=[word],
     )
 
 
+def shown(record: RunRecord) -> str:
+    """The page without style and scripts."""
+    parts = content([record])
+    return parts.head + parts.rest
+
+
 def test_the_page_is_well_formed_and_needs_nothing_from_outside():
     page = Page(render_page(full_record()))
-    assert not {"script", "link", "img", "iframe"} & page.tags
+    assert not {"link", "img", "iframe", "object", "embed"} & page.tags
     assert not {name for _, name in page.attributes} & {"src", "href"}
-    for heading in ("Curves", "Evaluation", "Alarms", "What ran", "Data", "Checkpoints and results", "Recipe"):
-        assert heading in page.text
+    headings = ["Curves", "Alarms", "Evaluation", "Sample generations", "Data", "Checkpoints and results", "Recipe"]
+    places = [page.text.index(heading) for heading in [*headings, "Environment"]]
+    assert places == sorted(places)
     assert "90.0%" in page.text
     assert "1 × plain" in page.text
+    assert "50% of the answers keep to the format" in page.text
+
+
+def test_the_browser_is_told_to_ask_nobody():
+    policy = render_page(full_record()).partition("Content-Security-Policy")[2].partition(">")[0]
+    assert "default-src 'none'" in policy
+    assert "connect-src 'none'" in policy
+    assert "http" not in policy
 
 
 def test_the_page_follows_dark_mode_and_fits_a_phone():
@@ -118,22 +142,49 @@ def test_the_page_follows_dark_mode_and_fits_a_phone():
     assert 'name="viewport" content="width=device-width' in page
 
 
-PLAIN = Page(render_page(full_record()))
+def test_inlined_scripts_cannot_end_early():
+    for script in (page_module.plotly_script(), page_module._own("page.js")):
+        assert "</script" not in script.lower()
+        assert "<!--" not in script
+
+
+def test_without_plotly_one_sentence_says_what_to_install(monkeypatch):
+    page_module.plotly_script.cache_clear()
+    monkeypatch.setattr(page_module.importlib.util, "find_spec", lambda name: None)
+    try:
+        with pytest.raises(UserError, match="pip install 'plotly>=6'"):
+            page_module.plotly_script()
+    finally:
+        page_module.plotly_script.cache_clear()
+
+
+PLAIN = Page(shown(full_record()))
 
 
 @settings(max_examples=60, deadline=None)
 @given(ANY_TEXT)
 def test_foreign_text_adds_no_tag_and_no_attribute(word):
-    page = render_page(full_record(word))
+    page = shown(full_record(word))
     page.encode("utf-8")
     seen = Page(page)
     assert seen.tags <= PLAIN.tags | {"small", "span"}
     assert seen.attributes <= PLAIN.attributes | {("span", "class")}
 
 
+@settings(max_examples=60, deadline=None)
+@given(ANY_TEXT)
+def test_foreign_text_stays_inside_the_embedded_data(word):
+    data = content([full_record(word)]).data
+    embedded = script_json(data)
+    assert embedded.isascii()
+    assert "<" not in embedded
+    assert json.loads(embedded) == json.loads(json.dumps(data))
+    assert data["alarms"] == [{"run": 0, "step": 2, "detector": word, "message": word}]
+
+
 def test_markup_in_an_answer_is_shown_as_it_stands():
     page = render_page(full_record(EVIL))
-    assert "<script" not in page
+    assert page.count("<script") == 3 + page_module.plotly_script().count("<script")  # data, Plotly, ours
     assert EVIL in Page(page).text
 
 
@@ -142,6 +193,13 @@ def test_escaped_text_is_inert_and_encodable(value):
     escaped = text(value)
     escaped.encode("utf-8")
     assert not set("<>\"'") & set(escaped)
+
+
+@given(st.text(st.characters()))
+def test_text_for_a_terminal_is_one_printable_line(value):
+    line = plain(value)
+    line.encode("utf-8")
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in line)
 
 
 JSON = st.recursive(
@@ -158,51 +216,42 @@ OBJECT = st.dictionaries(
     max_size=5,
 )
 EVENT = st.dictionaries(
-    st.sampled_from(["loss", "grad_norm", "num_tokens", "time", "attempt", "detector"]), JSON, max_size=4
+    st.sampled_from(["loss", "grad_norm", "num_tokens", "time", "attempt", "detector", "band", "samples", "max_steps"]),
+    JSON,
+    max_size=4,
 )
 
 
 @settings(max_examples=80, deadline=None)
 @given(OBJECT, OBJECT, OBJECT, OBJECT, st.lists(EVENT, max_size=5))
 def test_files_of_any_shape_give_a_page(run, status, data, evaluation, events):
-    events = [{"kind": "log", "step": step, **event} for step, event in enumerate(events)]
-    Page(render_page(RunRecord(Path("x"), run=run, status=status, data=data, evaluation=evaluation, events=events)))
+    kinds = ("log", "alarm", "begin", "generate", "end")
+    history = History({"kind": kinds[step % 5], "step": step, **event} for step, event in enumerate(events))
+    record = RunRecord(Path("x"), run=run, status=status, data=data, evaluation=evaluation, history=history)
+    Page(shown(record))
+    script_json(content([record]).data)
 
 
 def test_an_empty_directory_says_what_is_missing(tmp_path):
     page = Page(write_report(RunDirectory(tmp_path)).read_text("utf-8"))
-    for name in ("run.json", "data.json", "events.jsonl", "evaluation.json"):
-        assert f"{name} is not there" in page.text
-    assert "not ended" in page.text
+    for told in (
+        "run.json is not there",
+        "data.json is not there",
+        "evaluation.json is not there",
+        "no event is there",
+    ):
+        assert told in page.text
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path):
-    (tmp_path / "run.json").write_text("{half")
-    (tmp_path / "data.json").write_text("[1]")
-    (tmp_path / "status.json").write_text('{"code": 1, "sentence": "stopped at step 7: the loss is nan"}')
-    page = Page(write_report(RunDirectory(tmp_path)).read_text("utf-8"))
-    assert "run.json cannot be read" in page.text
-    assert "data.json holds no JSON object" in page.text
-    assert "stopped at step 7: the loss is nan" in page.text
-
-
 def test_secrets_are_not_shown():
-    page = render_page(full_record())
+    page = shown(full_record())
     assert "hf_secret" not in page
     assert "hub_token" in page
 
 
-def test_checkpoints_show_their_marks(tmp_path):
-    for name, marks in (("checkpoint-10", ["manifest.json", "verified.json"]), ("checkpoint-9", []), ("adapter", [])):
-        (tmp_path / name).mkdir()
-        for mark in marks:
-            (tmp_path / name / mark).write_text("{}")
-    assert read_run(RunDirectory(tmp_path)).saved == [
-        Saved("checkpoint-9", 9, False, False),
-        Saved("checkpoint-10", 10, True, True),
-        Saved("adapter", None, False, False),
-    ]
+def test_a_run_without_samples_has_no_such_section():
+    assert "Sample generations" not in shown(RunRecord(Path("x")))
 
 
 def test_answers_that_show_the_gain_come_first_then_the_mistakes():
@@ -214,47 +263,37 @@ def test_answers_that_show_the_gain_come_first_then_the_mistakes():
     assert choose([row(1, True, True), "odd"]) == [row(1, True, True)]
 
 
-def svg(curve: Series, alarms: list[Alarm] = ()) -> ElementTree.Element:
-    return ElementTree.fromstring(line_chart(Panel("Loss", [("train", curve)]), alarms))
+def test_the_page_of_two_runs_has_both_and_what_differs():
+    first, second = full_record(), full_record(path=Path("runs/other"))
+    second.run["recipe"].update(method="full", hub_token="hf_other")
+    page = Page(render_comparison([first, second]))
+    assert "demo: Finished with 1 alarm" in page.text
+    assert "other: Finished with 1 alarm" in page.text
+    differing = page.text.partition("Recipes: what differs")[2]
+    assert "method" in differing
+    assert "lora" in differing
+    assert "full" in differing
+    assert "hf_other" not in page.text
+    assert "max_length" not in differing
+    data = content([first, second]).data
+    assert data["runs"] == ["demo", "other"]
+    assert {curve["run"] for curve in data["charts"][0]["curves"]} == {0, 1}
 
 
-def coordinates(element: ElementTree.Element) -> list[list[tuple[float, float]]]:
-    lines = [line.attrib["points"] for line in element.iter("polyline")]
-    return [[tuple(map(float, pair.split(","))) for pair in line.split()] for line in lines]
-
-
-def test_a_chart_draws_down_as_values_fall_and_breaks_at_nan():
-    curve = Series("loss", [(1, 4.0), (2, 3.0), (4, 2.0), (5, 1.0)], [(3, "nan")])
-    chart = svg(curve, [Alarm(3, "non_finite", EVIL, 1), Alarm(99, "late", "outside", 1)])
-    left, right = coordinates(chart)
-    assert [len(left), len(right)] == [2, 2]
-    heights = [y for _, y in left + right]
-    assert heights == sorted(heights)  # SVG's y grows downwards
-    classes = [group.attrib["class"] for group in chart.iter("g")]
-    assert sorted(classes) == ["alarm", "bad"]  # the alarm outside the steps drawn is not shown
-    assert "not finite at 1 steps" in chart.attrib["aria-label"]
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 10**7), st.floats(-1e300, 1e300)), max_size=50, unique_by=lambda point: point[0])
-)
-def test_every_point_lies_in_the_picture(points):
-    for line in coordinates(svg(Series("x", sorted(points), []))):
-        assert all(0 <= x <= 480 and 0 <= y <= 250 for x, y in line)
-
-
-def test_panels_are_those_that_were_logged():
-    assert [panel.title for panel in panels(full_record().events)] == [
-        "Loss",
-        "Learning rate",
-        "Gradient norm before clipping",
-    ]
+def test_runs_of_one_name_are_told_apart_by_their_places():
+    records = [RunRecord(Path(path)) for path in ("/a/first/run", "/a/second/run", "/a/other")]
+    assert content(records).data["runs"] == ["first/run", "second/run", "other"]
 
 
 def test_curves_png_shows_the_panels(tmp_path):
     run = RunDirectory(tmp_path)
-    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, full_record("$x_$").events)))
+    events = [
+        {"kind": "log", "step": step, "loss": 1.0, "grad_norm": "nan" if step == 3 else 1.0, "learning_rate": 1e-4}
+        for step in range(9)
+    ]
+    band = {"kind": "note", "step": 8, "detector": "grad_norm", "band": [0.5, 1.0, 2.0]}
+    part = {"kind": "eval", "step": 8, "eval_$x_$_loss": 1.0}
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, [*events, band, part])))
     write_report(run)
     picture = (tmp_path / "curves.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
@@ -263,22 +302,8 @@ def test_curves_png_shows_the_panels(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_verb_writes_both_and_prints_their_paths(tmp_path, capsys, as_json):
-    from hf_recipes.cli import report
-
-    (tmp_path / "run.json").write_text("{}")
-    parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    assert report.run(parser.parse_args([str(tmp_path), *(["--json"] if as_json else [])])) == 0
-    out = capsys.readouterr().out
-    paths = list(json.loads(out).values()) if as_json else out.split()
-    assert paths == [str(tmp_path / "report.html"), str(tmp_path / "curves.png")]
-    assert all(Path(path).stat().st_size for path in paths)
-
-
-def test_the_room_imports_neither_torch_nor_matplotlib():
-    code = "import sys, hf_recipes.cli.report, hf_recipes.report.page; print(*sys.modules)"
+def test_the_room_imports_neither_torch_nor_plotly_nor_matplotlib():
+    code = "import sys, hf_recipes.cli.report, hf_recipes.report.serve, hf_recipes.report.terminal; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "hf_recipes.report.page" in loaded
-    assert not {"torch", "matplotlib"} & set(loaded)
+    assert not {"torch", "transformers", "matplotlib", "plotly"} & set(loaded)
