@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-Kind = Literal["warming_up", "healthy", "spike", "rising", "shifted", "oscillating", "stuck", "not_finite", "stale"]
+Kind = Literal[
+    "warming_up", "healthy", "spike", "rising", "shifted", "oscillating", "stuck", "unlearned", "not_finite", "stale"
+]
 
 # What is told, and in which order where several begin at one step.
-_ORDER: tuple[Kind, ...] = ("spike", "rising", "shifted", "oscillating", "stuck")
+_ORDER: tuple[Kind, ...] = ("spike", "rising", "shifted", "oscillating", "stuck", "unlearned")
 
 # The standard deviation of a normal distribution is 1.4826 times its median absolute deviation, and its median over n
 # values scatters by 1.2533 standard deviations / √n.
@@ -51,7 +53,7 @@ class LossVerdict:
     `first` marks the first of an unbroken series of its kind: the one worth an alarm. `level` is the median of the
     steps before (of a constant: its value), `limit` the loss that this step would have had to exceed for a spike,
     `best` the lowest level so far, `best_step` its step, `prior` the name of the reference level that a stuck loss
-    equals, `steps` how long the loss has been constant.
+    equals or stays above, `prior_value` its value, `steps` how long the loss has been constant.
     """
 
     kind: Kind
@@ -63,6 +65,7 @@ class LossVerdict:
     best: float | None = None
     best_step: int | None = None
     prior: str | None = None
+    prior_value: float | None = None
     steps: int = 0
 
 
@@ -75,8 +78,9 @@ class LossTrend:
     - rising: the level lies clearly above the lowest one and still climbs, or lies above where the run began, or has
       exploded. A new, stable level in between is "shifted": another source of data, more likely than not.
     - oscillating: losses alternate around a level that does not fall, more than three times as widely as before.
-    - stuck: constant to the last bit, or within 1e-4, or at a reference level (`reference_levels`) for `locked_after`
-      steps. Losses that bfloat16 can hold repeat by rounding: they are given more steps.
+    - stuck: constant to the last bit, or within 1e-4. Losses that bfloat16 can hold repeat by rounding: they are given
+      more steps. Also: at a reference level (`reference_levels`), or above all of them, and not falling, for twice
+      `locked_after` steps; after the first half it is "unlearned", for some runs only begin slowly.
 
     Spikes are kept out of what is learned until 16 in a row are a level; NaN and infinity always. A step seen before
     is stale and not counted again.
@@ -107,6 +111,7 @@ class LossTrend:
         self.equal = 0
         self.moved = True
         self.prior: str | None = None
+        self.unlearned_steps = 0
         self.told: list[str] = []
         self._take_scales()
 
@@ -131,7 +136,7 @@ class LossTrend:
             "spike": self._is_spike(loss, level, limit) and self.least_rise is None,
             **self._rise(step, loss, length),
             "oscillating": self._oscillates(),
-            "stuck": self._stuck(loss, learning_rate_share),
+            **self._stands(loss, learning_rate_share),
         }
         self.told = [kind for kind in self.told if holds.get(kind) or kind not in _ORDER]
         new = next((kind for kind in _ORDER if holds[kind] and kind not in self.told), None)
@@ -148,9 +153,11 @@ class LossTrend:
             if first and kind in _ORDER:
                 self.told.append(kind)
         self.counts[kind] += 1
-        if kind == "stuck":
+        if kind in ("stuck", "unlearned"):
             level = self._stuck_level()
-        return LossVerdict(kind, step, loss, first, level, limit, self.best, self.best_step, self.prior, self.equal)
+        value = self.reference_levels().get(self.prior) if self.prior is not None else None
+        best = self.best, self.best_step
+        return LossVerdict(kind, step, loss, first, level, limit, *best, self.prior, value, self.equal)
 
     # Levels and deviations
 
@@ -311,7 +318,7 @@ class LossTrend:
 
     # Constants
 
-    def _stuck(self, loss: float, learning_rate_share: float) -> bool:
+    def _stands(self, loss: float, learning_rate_share: float) -> dict[str, bool]:
         moved, self.moved = self.moved, learning_rate_share >= _LEAST_LR_SHARE
         if moved:
             self.equal = self.equal + 1 if self.moving and loss == self.moving[-1] else 1
@@ -320,7 +327,9 @@ class LossTrend:
             self.equal = 0
         repeats = self.equal >= (_BF16_STEPS if loss and _held_in_bf16(loss) else _EQUAL_STEPS)
         stands = self._worth_learning(loss) and (repeats or self._barely_moves())
-        return self._locked() or stands
+        self._count_unlearned()
+        stuck = stands or self.unlearned_steps > self.locked_after
+        return {"stuck": stuck, "unlearned": self.unlearned_steps > 0 and not stuck}
 
     def _worth_learning(self, loss: float) -> bool:
         """A converged loss may stand still; one that was exactly 0 from the start has nothing to learn from."""
@@ -339,24 +348,32 @@ class LossTrend:
         level = abs(statistics.median(losses))
         return max(losses) - min(losses) < _NARROW * level and level > 0.5 * abs(self.first_level)
 
-    def _locked(self) -> bool:
+    def _count_unlearned(self) -> None:
+        """Count steps at or above the level of knowing nothing; steps in which the loss falls are passed over."""
         losses = list(self.moving)[-self.locked_after :]
         if len(losses) < self.locked_after:
-            return False
+            return
         half = len(losses) // 2
-        before, after = statistics.fmean(losses[:half]), statistics.fmean(losses[half:])
+        fall = statistics.fmean(losses[:half]) - statistics.fmean(losses[half:])
+        scatter = _MAD_TO_SIGMA * _mad(losses) * math.sqrt(2 / half)
+        falls = fall > max(0.5 * _LOCKED_WITHIN * abs(losses[0]), 2 * scatter)
+        if self.prior is None and falls:
+            return
         middles = (statistics.fmean(losses), statistics.median(losses))
-        if self.prior is not None:  # told already: until the loss has left that level
-            value = self.reference_levels().get(self.prior)
-            if value is not None and any(_close(middle, value, 3 * _LOCKED_WITHIN) for middle in middles):
-                return True
-            self.prior = None
-        if abs(after - before) > 0.5 * _LOCKED_WITHIN * abs(before) and after < before:
-            return False
+        self.prior = self._level_met(middles)
+        self.unlearned_steps = self.unlearned_steps + (not falls) if self.prior else 0
+
+    def _level_met(self, middles: tuple[float, float]) -> str | None:
+        """The reference level that the losses are at; once met, until they are clearly below it."""
         levels = self.reference_levels()
+        met = levels.get(self.prior or "")
+        if met is not None and max(middles) >= met * (1 - 3 * _LOCKED_WITHIN):
+            return self.prior
         near = [name for name, value in levels.items() if any(_close(each, value, _LOCKED_WITHIN) for each in middles)]
-        self.prior = near[0] if near else None
-        return bool(near)
+        lowest = min(levels, key=lambda name: levels[name], default=None)
+        if not near and lowest is not None and min(middles) > levels[lowest]:
+            return lowest  # worse than knowing nothing
+        return near[0] if near else None
 
     def _stuck_level(self) -> float:
         return statistics.median(list(self.moving)[-(self.locked_after if self.prior else _EQUAL_STEPS) :])

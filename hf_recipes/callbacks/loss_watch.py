@@ -31,12 +31,13 @@ class LossWatch(Resumable, TrainerCallback):
     Args:
         sigma: robust standard deviations above the recent level that count as a spike (a factor of two at least).
         window: healthy steps that the noise is learned from.
-        locked_after: steps at the level of a model that has learned nothing, after which the loss is called stuck; in
-            runs above ten times as many steps a tenth of the run, up to four times as many.
+        locked_after: steps at the level of a model that has learned nothing, or above it, after which that is noted,
+            and after as many again the loss is called stuck; in runs above ten times as many steps a tenth of the run,
+            up to four times as many.
 
     Events: "alarm" with `detector` "loss", `verdict` (spike, rising, oscillating, stuck, not_finite), `loss`, `level`,
-    `limit`, `best`, `best_step`, `prior`, `grad_norm`; "note" with `verdict` "shifted" for a new stable level, and at
-    the end with `first_level`, `best`, `best_step` and `counts`.
+    `limit`, `best`, `best_step`, `prior`, `grad_norm`; "note" with `verdict` "shifted" for a new stable level or
+    "unlearned", and at the end with `first_level`, `best`, `best_step` and `counts`.
     """
 
     detector: LossTrend
@@ -69,8 +70,9 @@ class LossWatch(Resumable, TrainerCallback):
         )
         if not verdict.first or (verdict.kind == "not_finite" and self._gate.guarded):
             return
-        if verdict.kind == "shifted":
-            note(args, state, "loss", f"Step {verdict.step}: {_shift(verdict)}", **_values(verdict, reading))
+        if verdict.kind in _NOTES:
+            told = _NOTES[verdict.kind](verdict)
+            note(args, state, "loss", f"Step {verdict.step}: {told}", **_values(verdict, reading))
         elif verdict.kind in _ALARMS:
             facts = run_facts(args, kwargs["model"], self._gate.max_grad_norm)
             sentence = f"Step {verdict.step}: {self._sentence(verdict, facts, args, state)}"
@@ -159,9 +161,21 @@ def _stuck(verdict: LossVerdict, prior: LabelPrior | None, facts: RunFacts) -> s
         learned = "the model predicts the labels' shares and has learned nothing of the inputs"
     else:
         learned = "the model has not begun to learn"
+    above = verdict.prior_value is not None and verdict.level is not None and verdict.level > 1.01 * verdict.prior_value
+    relation = (
+        f"which is above {verdict.prior} ({verdict.prior_value:.4g})" if above else f"which equals {verdict.prior}"
+    )
+    learned = "a model that ignores the inputs does better" if above else learned
     return (
-        f"the loss stays at {verdict.level:.4g}, which equals {verdict.prior}: {learned}. What may hold it there: "
+        f"the loss stays at {verdict.level:.4g}, {relation}: {learned}. What may hold it there: "
         f"{'; '.join(causes)}; inputs that say nothing of the labels (look at them: hf-recipes inspect)."
+    )
+
+
+def _unlearned(verdict: LossVerdict) -> str:
+    return (
+        f"the loss is still {verdict.level:.4g}, no better than {verdict.prior}: nothing is learned of the inputs yet. "
+        "If it stays there, an alarm follows."
     )
 
 
@@ -194,3 +208,6 @@ def _values(verdict: LossVerdict, reading: Reading) -> dict[str, Any]:
 def _tokens_a_row(by_rank: tuple[RankShare, ...]) -> float | None:
     rows = sum(share.rows for share in by_rank)
     return sum(share.supervised_tokens for share in by_rank) / rows if rows else None
+
+
+_NOTES = {"shifted": _shift, "unlearned": _unlearned}

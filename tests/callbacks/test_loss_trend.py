@@ -14,7 +14,7 @@ from hf_recipes.callbacks.loss_trend import LossTrend
 
 LOSSES = st.floats(0.5, 20.0)
 BAD = st.sampled_from([math.nan, math.inf, -math.inf])
-TOLD = {"spike", "rising", "shifted", "oscillating", "stuck"}
+TOLD = {"spike", "rising", "shifted", "oscillating", "stuck", "unlearned"}
 SEEDS = range(6)
 
 
@@ -189,15 +189,32 @@ def test_a_loss_at_the_level_of_the_prior_is_stuck_and_the_level_is_asked_for_on
     trend = LossTrend()
     trend.reference_levels = lambda: asked.append(1) or {"the prior": math.log(2), "another": 3.0}
     random_ = random.Random(0)
-    curve = [1.5, 1.2, 0.9, 0.8] + [math.log(2) * math.exp(random_.gauss(0, 0.02)) for _ in range(70)]
+    curve = [1.5, 1.2, 0.9, 0.8] + [math.log(2) * math.exp(random_.gauss(0, 0.02)) for _ in range(130)]
     _, verdicts = see_all(curve[:40], trend)
     assert not asked
     _, verdicts = see_all(curve[40:], trend, start=41)
-    ((kind, step),) = told(verdicts)
-    assert (kind, step <= 60, asked != []) == ("stuck", True, True)
+    (noted, note_step), (kind, step) = told(verdicts)
+    assert (noted, note_step <= 60, asked != []) == ("unlearned", True, True)
+    assert (kind, step) == ("stuck", note_step + 50)
     verdict = verdicts[step - 41]
     assert verdict.prior == "the prior"
     assert verdict.level == pytest.approx(math.log(2), rel=0.01)
+
+
+def test_a_loss_that_stays_above_what_knowing_nothing_gives_is_stuck():
+    trend, random_ = LossTrend(), random.Random(0)
+    trend.reference_levels = lambda: {"the prior": 4.09, "uniform": 4.16}
+    _, verdicts = see_all([4.16, *(random_.uniform(4.15, 4.6) for _ in range(150))], trend)
+    assert told(verdicts)[-1][0] == "stuck"
+    assert (verdicts[-1].prior, verdicts[-1].prior_value) == ("the prior", 4.09)
+
+
+def test_a_slow_begin_is_noted_and_no_alarm():
+    trend, random_ = LossTrend(), random.Random(0)
+    trend.reference_levels = lambda: {"the prior": math.log(3)}
+    level = [1.1] * 80 + [1.1 - 0.005 * step for step in range(100)]
+    _, verdicts = see_all([each * math.exp(random_.gauss(0, 0.05)) for each in level], trend)
+    assert [kind for kind, _ in told(verdicts)] == ["unlearned"]
 
 
 def test_a_loss_that_passes_the_level_of_the_prior_is_not_stuck():

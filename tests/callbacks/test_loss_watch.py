@@ -171,9 +171,12 @@ def test_one_label_in_nearly_all_places_is_named_with_its_share(tmp_path):
     with torch.no_grad():
         model.logits.fill_(-30.0)
         model.logits[5], model.logits[1] = math.log(0.995), math.log(0.005)
-    run(tmp_path, model=model, data=data, learning_rate=1e-5)
+    run(tmp_path, model=model, data=data, learning_rate=1e-5, max_steps=110)
     (alarm,) = events(tmp_path, "alarm")
-    assert (alarm["verdict"], alarm["step"]) == ("stuck", 50)
+    assert (alarm["verdict"], alarm["step"]) == ("stuck", 100)
+    noted = next(each for each in events(tmp_path, "note") if each.get("verdict") == "unlearned")
+    assert noted["message"].startswith("Step 50: the loss is still")
+    assert "no better than the entropy of the label prior" in noted["message"]
     assert "one label: 5 is 99.5% of them" in alarm["message"]
 
 

@@ -67,9 +67,20 @@ def test_a_wrong_key_or_value_is_one_sentence(given, message):
 
 def test_watchers_follow_the_thresholds():
     names = [type(each).__name__ for each in build_watchers()]
-    assert names == ["NonFiniteGuard", "TrainableGuard", "GradNormWatch", "OverfitWatch"]
+    assert names == [
+        "NonFiniteGuard",
+        "TrainableGuard",
+        "GradNormWatch",
+        "LossWatch",
+        "ScheduleWatch",
+        "ThroughputWatch",
+        "MemoryWatch",
+        "RankWatch",
+        "OverfitWatch",
+    ]
+    more = ("loss", "schedule", "throughput", "memory", "ranks")
     off = {"non_finite": False, "trainable": False, "grad_norm": False, "overfit_patience": 0}
-    assert build_watchers(off) == []
+    assert build_watchers({**off, **dict.fromkeys(more, False)}) == []
     guard, _, norm, overfit = build_watchers(
         {
             "non_finite": "skip",
@@ -77,6 +88,7 @@ def test_watchers_follow_the_thresholds():
             "spike_sigma": 5,
             "overfit_patience": 2,
             "overfit_stop": True,
+            **dict.fromkeys(more, "off"),
         }
     )
     assert (guard.policy, guard.max_consecutive_skips, norm.sigma) == ("skip", 3, 5.0)

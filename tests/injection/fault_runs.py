@@ -100,10 +100,10 @@ def _poison_weight(injector: Injector, model: Any, step: int) -> None:
 
 
 def _drift(injector: Injector, model: Any, step: int) -> None:
-    """Somebody else writes into the weights: a random walk of 15 % of their size a step."""
+    """Somebody else writes into the weights: a random walk of 30 % of their size a step."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.15 * parameter.std() * torch.randn_like(parameter) if parameter.ndim > 1 else 0.0
+            parameter += 0.3 * parameter.std() * torch.randn_like(parameter) if parameter.ndim > 1 else 0.0
 
 
 def _raise_rate(injector: Injector, model: Any, step: int) -> None:
@@ -228,9 +228,9 @@ FAULTS = [
             sequences(),
             arguments={"learning_rate": 1.0, "warmup_steps": 40, "max_grad_norm": 0.0, "max_steps": 120},
         ),
-        (("loss", "rising"), ("loss", "spike"), ("grad_norm", "exploding"), ("loss", "oscillating")),
-        50,
-        starts=10,
+        (("loss", "rising"), ("loss", "spike"), ("grad_norm", "exploding"), ("loss", "stuck")),
+        105,
+        starts=1,
     ),
     _fault("a memory leak of 4 MB a step", (("memory", "leak"),), 50, after_step=_leak),
     _fault("steps that become slower", (("throughput", "slower"),), 50, forward=_slow, arguments={"max_steps": 115}),
@@ -255,6 +255,24 @@ FAULTS = [
         (("overfit", "overfit"),),
         50,
         starts=0,  # the best evaluation's step, known only afterwards
+    ),
+]
+
+
+FAULTS += [
+    Fault(
+        "answers that have nothing to do with the prompts",
+        Run("noise", sequences(noise=1.0)),
+        (("loss", "stuck"),),
+        100,  # a slow begin looks the same at first; a note comes after 50
+        starts=1,
+    ),
+    Fault(
+        "a learning rate a hundred times too low",
+        Run("too low a rate", sequences(), arguments={"learning_rate": 5e-5}),
+        (("loss", "stuck"),),
+        100,
+        starts=1,
     ),
 ]
 
