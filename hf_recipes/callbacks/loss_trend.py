@@ -37,10 +37,11 @@ _LEAST_SPIKE = math.log(2.0)
 _LEAST_RISE = math.log(1.3)
 _LEAST_ABOVE = math.log(1.5)
 _EXPLOSION = math.log(3.0)
+_LEAST_WRECK, _WRECK_SIGMAS = math.log(1.2), 6.0
 _RISE_SIGMAS = 7.0
 _CLIMB_STEPS, _ABOVE_STEPS, _HIGH_STEPS = 4, 16, 48
 
-_EQUAL_STEPS, _NARROW_STEPS, _BF16_STEPS = 5, 10, 30
+EQUAL_STEPS, NARROW_STEPS, _BF16_STEPS = 5, 10, 30
 _NARROW = 1e-4  # relative range that is no movement
 _LOCKED_WITHIN = 0.01
 _LEAST_LR_SHARE = 0.1  # steps below this share of the peak learning rate may well change nothing
@@ -76,7 +77,8 @@ class LossTrend:
       factor of two at least, and further out than all but one of the last 256 steps. A converged loss that stays
       below where the run began is a spike at its second step in a row: one mislabelled row is none.
     - rising: the level lies clearly above the lowest one and still climbs, or lies above where the run began, or has
-      exploded. A new, stable level in between is "shifted": another source of data, more likely than not.
+      exploded, or has never come below the very first loss, that of the weights as loaded, and stays far above it.
+      A new, stable level in between is "shifted": another source of data, more likely than not.
     - oscillating: losses alternate around a level that does not fall, more than three times as widely as before.
     - stuck: constant to the last bit, or within 1e-4. Losses that bfloat16 can hold repeat by rounding: they are given
       more steps. Also: at a reference level (`reference_levels`), or above all of them, and not falling, for twice
@@ -106,7 +108,8 @@ class LossTrend:
         self.best: float | None = None
         self.best_step: int | None = None
         self.best_length: float | None = None
-        self.high = self.above = self.climbing = 0
+        self.high = self.above = self.climbing = self.wrecked = 0
+        self.start: float | None = None
         self.least_rise: float | None = None
         self.equal = 0
         self.moved = True
@@ -131,6 +134,7 @@ class LossTrend:
         if not math.isfinite(loss):
             return self._tell("not_finite", step, loss, None, None)
         self._take_scales()
+        self.start = loss if self.start is None else self.start
         level, limit = self._spike_limit()
         holds = {
             "spike": self._is_spike(loss, level, limit) and self.least_rise is None,
@@ -235,7 +239,7 @@ class LossTrend:
             newest = self._soften(statistics.median(list(self.recent)[-3:])) - self._soften(self.best)
             self.least_rise = self.least_rise if max(rise, newest) > self.least_rise / 2 else None
             return self.least_rise is not None, False
-        if self._explodes():
+        if self._explodes() or self._is_wrecked(level):
             return self._start_rise(least, True), False
         if rise <= least or self._explained_by_length():
             self.high = self.above = self.climbing = 0
@@ -293,6 +297,18 @@ class LossTrend:
         base = statistics.median(losses[: min(_FIRST, len(losses) - 3)]) if len(losses) < _SPAN else self.first_level
         return self._soften(min(losses[-3:])) - self._soften(base) > max(_EXPLOSION, 4 * self._noise)
 
+    def _is_wrecked(self, level: float) -> bool:
+        """Whether training has only made it worse: a rate so high that the first steps undid what was loaded."""
+        assert self.start is not None
+        assert self.best is not None
+        above = self._soften(level) - self._soften(self.start)
+        far = above > max(_LEAST_WRECK, _WRECK_SIGMAS * self._noise) and self.best > self.start
+        self.wrecked = self.wrecked + 1 if far else 0
+        if self.wrecked < _SPAN:
+            return False
+        self._set_best(1, self.start)  # what it has to come back to
+        return True
+
     def _explained_by_length(self) -> bool:
         if self.best_length is None or len(self.lengths) < _SPAN:
             return False
@@ -325,7 +341,7 @@ class LossTrend:
             self.moving.append(loss)
         elif self.moving and loss != self.moving[-1]:
             self.equal = 0
-        repeats = self.equal >= (_BF16_STEPS if loss and _held_in_bf16(loss) else _EQUAL_STEPS)
+        repeats = self.equal >= (_BF16_STEPS if loss and _held_in_bf16(loss) else EQUAL_STEPS)
         stands = self._worth_learning(loss) and (repeats or self._barely_moves())
         self._count_unlearned()
         stuck = stands or self.unlearned_steps > self.locked_after
@@ -338,12 +354,12 @@ class LossTrend:
         return abs(loss) > max(0.02 * abs(self.first_level), 0.1 * _SOFT_LEAST)
 
     def _barely_moves(self) -> bool:
-        losses = list(self.moving)[-_NARROW_STEPS:]
+        losses = list(self.moving)[-NARROW_STEPS:]
         if all(map(_held_in_bf16, losses)):
             losses = list(self.moving)[-_BF16_STEPS:]
             if len(losses) < _BF16_STEPS:
                 return False
-        if len(losses) < _NARROW_STEPS:
+        if len(losses) < NARROW_STEPS:
             return False
         level = abs(statistics.median(losses))
         return max(losses) - min(losses) < _NARROW * level and level > 0.5 * abs(self.first_level)
@@ -376,7 +392,7 @@ class LossTrend:
         return near[0] if near else None
 
     def _stuck_level(self) -> float:
-        return statistics.median(list(self.moving)[-(self.locked_after if self.prior else _EQUAL_STEPS) :])
+        return statistics.median(list(self.moving)[-(self.locked_after if self.prior else EQUAL_STEPS) :])
 
     # State
 

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from hf_recipes.callbacks.advice import RunFacts, for_non_finite, lower_learning_rate, tighter_clip
 from hf_recipes.callbacks.gradients import GradientGate
 from hf_recipes.callbacks.label_prior import LABEL_PRIOR, LabelPrior, choices_of, reference_levels, shared_prior
-from hf_recipes.callbacks.loss_trend import LossTrend, LossVerdict
+from hf_recipes.callbacks.loss_trend import EQUAL_STEPS, NARROW_STEPS, LossTrend, LossVerdict
 from hf_recipes.callbacks.reading import RankShare, Reading
 from hf_recipes.callbacks.schedule import peak_share
 from hf_recipes.callbacks.watching import Resumable, alarm, note, run_facts
@@ -148,7 +148,9 @@ def _stuck(verdict: LossVerdict, prior: LabelPrior | None, facts: RunFacts) -> s
                 "the loss has been exactly 0 from the start: nothing is trained on. Check that the labels are not all "
                 "masked (hf-recipes inspect)."
             )
-        same = f"has been {verdict.loss:.6g} for {verdict.steps} steps" if verdict.steps > 1 else "does not move"
+        same = f"has been {verdict.loss:.6g} for {verdict.steps} steps"
+        if verdict.steps < EQUAL_STEPS:
+            same = f"has stayed within a ten-thousandth of {verdict.loss:.4g} for {NARROW_STEPS} steps"
         return (
             f"the loss {same}: nothing is learned. Check that the loss depends on trainable parameters, that batches "
             f"differ, and that learning_rate ({facts.learning_rate:g}) is neither 0 nor too small to move the weights "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 
 class MetricGiver:
@@ -48,10 +48,16 @@ class MetricsFeed(TrainerCallback):
 
 
 def feed_metrics(trainer: Any) -> None:
-    """Let the numbers of a Trainer's watchers reach all its trackers; call it once, any time before `train()`."""
+    """Let the numbers of a Trainer's watchers reach all its trackers; call it once, any time before `train()`.
+
+    The progress bar's own lines stay as short as they were: what prints stands before the feed.
+    """
     handler = trainer.callback_handler
-    if not any(isinstance(each, MetricsFeed) for each in handler.callbacks):
-        handler.callbacks.insert(0, MetricsFeed(handler))
+    if any(isinstance(each, MetricsFeed) for each in handler.callbacks):
+        return
+    printing = [each for each in handler.callbacks if isinstance(each, (ProgressCallback, PrinterCallback))]
+    others = [each for each in handler.callbacks if each not in printing]
+    handler.callbacks = [*printing, MetricsFeed(handler), *others]
 
 
 def is_training_log(logs: Mapping[str, Any]) -> bool:

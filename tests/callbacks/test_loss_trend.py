@@ -209,6 +209,21 @@ def test_a_loss_that_stays_above_what_knowing_nothing_gives_is_stuck():
     assert (verdicts[-1].prior, verdicts[-1].prior_value) == ("the prior", 4.09)
 
 
+def test_weights_undone_by_the_first_steps_are_told_within_50():
+    for seed in SEEDS:
+        random_ = random.Random(seed)
+        curve = [3.09, 3.9, 4.6, 4.8, *(4.15 for _ in range(100))]
+        ((kind, step),) = told(see_all([loss * math.exp(random_.gauss(0, 0.03)) for loss in curve])[1])
+        assert (kind, step <= 50) == ("rising", True), (seed, step)
+
+
+def test_an_easy_first_batch_is_no_wreck():
+    for seed in SEEDS:
+        random_ = random.Random(seed)
+        losses = [3.0 * math.exp(random_.gauss(0, 0.15)) for _ in range(200)]
+        assert told(see_all([2.2, *losses])[1]) == [], seed
+
+
 def test_a_slow_begin_is_noted_and_no_alarm():
     trend, random_ = LossTrend(), random.Random(0)
     trend.reference_levels = lambda: {"the prior": math.log(3)}

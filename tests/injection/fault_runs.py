@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +11,9 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback
-from trial_runs import Run, sequences
+from trial_runs import Run, pretrained, sequences
+
+from hf_recipes.core import ranks
 
 AT = 60
 """The step, as logged, in which a fault begins."""
@@ -39,6 +43,7 @@ class Injector(TrainerCallback):
         before_step: is called at the begin of each step from `AT` on, with model and step.
         after_step: likewise at the end of each step.
         gradient_factor: what every gradient is multiplied by.
+        rank: the only rank on which anything is done; None: on all.
     """
 
     def __init__(
@@ -47,7 +52,9 @@ class Injector(TrainerCallback):
         before_step: Work | None = None,
         after_step: Work | None = None,
         gradient_factor: float = 1.0,
+        rank: int | None = None,
     ) -> None:
+        self.rank = rank
         self.gradient_factor = gradient_factor
         self.forward, self.before_step, self.after_step = forward, before_step, after_step
         self.kept: list[Any] = []
@@ -61,18 +68,21 @@ class Injector(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.step = state.global_step + 1
-        if self.before_step and self.step >= AT:
+        if self.before_step and self._acts():
             self.before_step(self, kwargs["model"], self.step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.after_step and self.step >= AT:
+        if self.after_step and self._acts():
             self.after_step(self, kwargs["model"], self.step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hook.remove()
 
+    def _acts(self) -> bool:
+        return self.step >= AT and self.rank in (None, ranks.rank())
+
     def _change(self, model: Any, inputs: Any, output: Any) -> Any:
-        if self.forward and model.training and self.step >= AT:
+        if self.forward and model.training and self._acts():
             # Our trainer's head hands on hidden states in the place of logits; the loss is computed from them.
             output.logits = self.forward(output.logits, self.step)
         return output
@@ -156,12 +166,17 @@ def _run(name: str, injector: Callable[[], Injector], **more: Any) -> Run:
 
 
 def _fault(name: str, found_by: tuple[tuple[str, str], ...], within: int, **parts: Any) -> Fault:
-    work = {key: parts.pop(key) for key in ("forward", "before_step", "after_step", "gradient_factor") if key in parts}
+    work = {
+        key: parts.pop(key)
+        for key in ("forward", "before_step", "after_step", "gradient_factor", "rank")
+        if key in parts
+    }
     starts = parts.pop("starts", AT)
     return Fault(name, _run(name, lambda: Injector(**work), **parts), found_by, within, starts)
 
 
 NAN = float("nan")
+SHORT = {"max_steps": AT + 10}
 ACCUMULATED = {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 2}
 
 FAULTS = [
@@ -226,10 +241,11 @@ FAULTS = [
         Run(
             "far too high a rate",
             sequences(),
-            arguments={"learning_rate": 1.0, "warmup_steps": 40, "max_grad_norm": 0.0, "max_steps": 120},
+            pretrained,
+            {"learning_rate": 0.3, "warmup_steps": 20, "max_steps": 120},
         ),
-        (("loss", "rising"), ("loss", "spike"), ("grad_norm", "exploding"), ("loss", "stuck")),
-        105,
+        (("loss", "rising"), ("loss", "spike"), ("grad_norm", "exploding")),
+        50,
         starts=1,
     ),
     _fault("a memory leak of 4 MB a step", (("memory", "leak"),), 50, after_step=_leak),
@@ -259,6 +275,38 @@ FAULTS = [
 ]
 
 
+def _die(injector: Injector, model: Any, step: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _dawdle(injector: Injector, model: Any, step: int) -> None:
+    if step == AT:
+        time.sleep(10)
+
+
+def _nudge(injector: Injector, model: Any, step: int) -> None:
+    if step == AT:
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight[0, 0] += 1e-6
+
+
+FAULTS_OF_TWO_RANKS = [
+    _fault("a NaN in one rank's batch", (("non_finite", "loss"),), 0, forward=once(lambda value: value * NAN), rank=1),
+    _fault(
+        "a straggler", (("ranks", "late"),), 1, before_step=_dawdle, rank=1, watch={"late_seconds": 3}, arguments=SHORT
+    ),
+    _fault("a killed rank", (("ranks", "gone"),), 1, before_step=_die, rank=1, arguments=SHORT),
+    _fault(
+        "weights that came apart",
+        (("ranks", "parameters"), ("ranks", "gradient")),
+        50,
+        after_step=_nudge,
+        rank=1,
+        watch={"checksum_steps": 25},
+    ),
+]
+"""For two processes; `within` is 1 where the other rank has gone on to the next step."""
+
 FAULTS += [
     Fault(
         "answers that have nothing to do with the prompts",
@@ -284,9 +332,10 @@ class Outcome:
     name: str
     alarms: list[tuple[int, str, str]] = field(default_factory=list)
     delay: int | None = None
+    found: list[tuple[int, str, str]] = field(default_factory=list)
 
 
 def judge(fault: Fault, alarms: list[tuple[int, str, str]], starts: int) -> Outcome:
     """The delay from `starts` to the first alarm that counts."""
-    delays = [step - starts for step, *who in alarms if tuple(who) in fault.found_by and step >= starts]
-    return Outcome(fault.name, alarms, min(delays, default=None))
+    found = [alarm for alarm in alarms if alarm[1:] in fault.found_by and alarm[0] >= starts]
+    return Outcome(fault.name, alarms, min((step - starts for step, *_ in found), default=None), found)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tiny_models import make_tiny_llama
 from transformers import default_data_collator
-from trial_runs import VOCABULARY, Run, sequences
+from trial_runs import VOCABULARY, Run, pretrained, sequences
 
 PLAIN = sequences()
 
@@ -17,22 +17,9 @@ def _lora(**more: Any) -> Any:
         from peft import LoraConfig, get_peft_model
 
         settings = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "lora_dropout": 0.05, **more}
-        return get_peft_model(_pretrained(seed), LoraConfig(**settings))
+        return get_peft_model(pretrained(seed), LoraConfig(**settings))
 
     return build
-
-
-def _pretrained(seed: int) -> Any:
-    """A model that knows the task of `sequences` in part: an adapter on random weights learns nothing."""
-    model = make_tiny_llama(VOCABULARY, seed=seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    rows = sequences(64, lengths=(16, 16), noise=0.3)(seed + 100)
-    ids = torch.tensor(rows["input_ids"])
-    for _ in range(60):
-        model(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
 
 
 def _wide(seed: int) -> Any:
@@ -123,4 +110,16 @@ HEALTHY = [
     ),
     Run("plain Trainer", PLAIN, trainer="plain"),
     Run("trained on from a good start", PLAIN, arguments={"max_steps": 400, "learning_rate": 2e-3}),
+]
+
+HEALTHY_OF_TWO_RANKS = [
+    Run("two ranks, full fine-tune", PLAIN),
+    Run(
+        "two ranks, LoRA, accumulation, evaluated and saved",
+        PLAIN,
+        _lora(),
+        {"gradient_accumulation_steps": 2, "learning_rate": 1e-2, "save_strategy": "steps", "save_steps": 50},
+        eval_rows=sequences(64),
+    ),
+    Run("two ranks, rows of very unequal length", sequences(400, lengths=(6, 60))),
 ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from tiny_models import make_tiny_llama
 from transformers import TrainerCallback
 
@@ -84,6 +85,12 @@ def alarms(directory: Path) -> list[tuple[int, str, str]]:
     ]
 
 
+def best_evaluation(directory: Path) -> int:
+    """The step of the lowest evaluation loss."""
+    losses = {event["step"]: event["eval_loss"] for event in read_events(directory) if "eval_loss" in event}
+    return min(losses, key=lambda step: losses[step])
+
+
 def sequences(
     count: int = 400,
     *,
@@ -112,6 +119,20 @@ def sequences(
         return Dataset.from_list(rows)
 
     return make
+
+
+def pretrained(seed: int) -> Any:
+    """A model that has learned the task of `sequences` from other rows: an adapter on random weights learns nothing."""
+    model = make_tiny_llama(VOCABULARY, seed=seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    rows = sequences(512, lengths=(16, 16))(seed + 100)
+    ids, labels = torch.tensor(rows["input_ids"]), torch.tensor(rows["labels"])
+    for step in range(160):
+        chosen = slice(step % 8 * 64, step % 8 * 64 + 64)
+        model(input_ids=ids[chosen], labels=labels[chosen]).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
 
 
 class _NoTokenizer:
