@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +95,12 @@ def test_watchers_follow_the_thresholds():
     )
     assert (guard.policy, guard.max_consecutive_skips, norm.sigma) == ("skip", 3, 5.0)
     assert (overfit.patience, overfit.stop) == (2, True)
+
+
+def test_the_page_on_watching_tells_every_key_with_its_default():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+    for spec in fields(WatchConfig):
+        default = {True: "on", False: "off"}.get(spec.default) if isinstance(spec.default, bool) else None
+        default = default or (f"`{spec.default}`" if isinstance(spec.default, str) else f"{spec.default:g}")
+        assert told[spec.name] == f"{default} | {spec.metadata['help']}"
