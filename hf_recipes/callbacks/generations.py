@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from hf_recipes.callbacks.answer_format import Judgement, judge_answer
 from hf_recipes.callbacks.format_trend import FormatTrend
 from hf_recipes.callbacks.metrics_feed import MetricGiver
+from hf_recipes.callbacks.rank_watch import long_phase
 from hf_recipes.callbacks.watching import Resumable, alarm, note
 from hf_recipes.core.events import event_log
 from hf_recipes.core.files import write_json
@@ -86,13 +87,14 @@ class GenerationWatch(MetricGiver, Resumable, TrainerCallback):
         self._last_step = state.global_step
         tokenizer = kwargs["processing_class"]
         try:
-            answered = continue_prompts(
-                kwargs["model"],
-                tokenizer,
-                [_ids(prompt.prompt, tokenizer) for prompt in self.prompts],
-                max_new_tokens=self.max_new_tokens,
-                batch_size=len(self.prompts),
-            )
+            with long_phase("generating samples"):
+                answered = continue_prompts(
+                    kwargs["model"],
+                    tokenizer,
+                    [_ids(prompt.prompt, tokenizer) for prompt in self.prompts],
+                    max_new_tokens=self.max_new_tokens,
+                    batch_size=len(self.prompts),
+                )
         except Exception as error:  # samples are a service; the run must not die of them
             self._whole = False
             logger.warning("No more samples are generated: %s: %s", type(error).__name__, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hf_recipes.core.files import json_safe
 from hf_recipes.core.ranks import rank
 
 SCHEMA = 1
+_TAIL_BYTES = 1 << 16
 KINDS = ("begin", "log", "eval", "generate", "save", "verify", "alarm", "note", "end")
 
 
@@ -30,8 +32,8 @@ class EventLog:
         self.start_attempt()
 
     def start_attempt(self) -> None:
-        """Number what follows as the next start of the run: one more than the highest in the file."""
-        self.attempt = 1 + max((event.get("attempt", 0) for event in _read_lines(self.path)), default=0)
+        """Number what follows as the next start of the run: one more than the last in the file."""
+        self.attempt = 1 + _last_attempt(self.path)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one event and flush it, so that a killed run keeps what it saw."""
@@ -70,6 +72,29 @@ def _time_of(event: dict[str, Any]) -> float:
     """A line edited by hand may hold anything; it must not hide the others."""
     value = event.get("time")
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _last_attempt(path: Path) -> int:
+    """The attempt of the last whole line, 0 without one. Reads backwards: a log of a million lines is no matter."""
+    if not path.is_file():
+        return 0
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        for size in (_TAIL_BYTES, end):
+            file.seek(max(0, end - size))
+            for line in reversed(file.read(size).splitlines()):
+                attempt = _attempt_of(line)
+                if attempt is not None:
+                    return attempt
+    return 0
+
+
+def _attempt_of(line: bytes) -> int | None:
+    try:
+        attempt = json.loads(line).get("attempt")
+    except (ValueError, AttributeError):
+        return None
+    return attempt if isinstance(attempt, int) else None
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -87,3 +87,13 @@ def test_one_process_has_one_log_a_directory_and_takes_its_rank_from_the_launche
 
 def test_no_events_where_there_is_no_log(tmp_path):
     assert read_events(tmp_path) == []
+
+
+def test_the_next_attempt_follows_the_last_whole_line_of_a_long_log(tmp_path):
+    line = json.dumps({"schema": 1, "attempt": 3, "kind": "log", "step": 1, "values": "x" * 200})
+    (tmp_path / "events.jsonl").write_text("\n".join([line] * 1000) + "\n" + line[:50], encoding="utf-8")
+    assert EventLog(tmp_path, 0).attempt == 4
+    (tmp_path / "events.jsonl").write_text(line + "\n" + "not JSON " * 20_000, encoding="utf-8")
+    assert EventLog(tmp_path, 0).attempt == 4
+    (tmp_path / "events.jsonl").write_text("junk\n", encoding="utf-8")
+    assert EventLog(tmp_path, 0).attempt == 1
