@@ -34,18 +34,37 @@ def tighter_clip(facts: RunFacts) -> str:
     return f"lower max_grad_norm ({facts.max_grad_norm:g} → {facts.max_grad_norm / 2:g})"
 
 
-def for_non_finite(facts: RunFacts) -> str:
-    """After a NaN or an infinity (domain knowledge: lower lr, clip, check data; fp16 → bf16 or loss scaling)."""
-    parts = ["look at the rows of that batch", lower_learning_rate(facts), tighter_clip(facts)]
+def for_non_finite(facts: RunFacts, *, loss: bool = False, rate_lowered: bool = False, first_step: bool = False) -> str:
+    """After a NaN or an infinity (domain knowledge: lower lr, clip, check data; fp16 → bf16 or loss scaling).
+
+    Args:
+        loss: the loss itself was not finite, so clipping gradients would not have helped.
+        rate_lowered: the learning rate has been lowered just now.
+        first_step: no update was made yet, so it is the data or the weights as loaded.
+    """
+    parts = ["look at the rows of that batch"]
+    if first_step:
+        parts.append("check the base: its weights are as they were loaded")
+    elif not rate_lowered:
+        parts.append(lower_learning_rate(facts))
+        if not loss:
+            parts.append(tighter_clip(facts))
     if facts.fp16:
         parts.insert(0, "train in bf16 where the hardware has it (bf16: true), since fp16 overflows above 65504")
     return "What to do: " + "; ".join(parts) + "."
 
 
+def for_bad_weights(trained: bool) -> str:
+    """When weights are not finite already: trained ones, or those of the base."""
+    if trained:
+        return "What to do: resume from a checkpoint before this step, with half the learning_rate."
+    return "What to do: take another copy of the base model; what is trained here did not cause it."
+
+
 def for_spike(facts: RunFacts) -> str:
     """After a gradient norm far above the run's band, or a jump to a new level."""
     return (
-        f"If it comes again: {lower_learning_rate(facts)}; raise warmup_steps (0.05); {tighter_clip(facts)}; "
+        f"If it comes again: {lower_learning_rate(facts)}; raise warmup_steps (to 0.05); {tighter_clip(facts)}; "
         "look at the batch for rows of another kind."
     )
 

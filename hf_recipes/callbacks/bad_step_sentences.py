@@ -44,9 +44,10 @@ def what_is_done(
         return f"The update is skipped ({row}): {kept}, and the learning-rate schedule moves on."
     if bad_weights:
         return "Training stops: skipping this update cannot mend them."
-    after = f" after {counts.in_a_row} such steps in a row" if counts.in_a_row > 1 else ""
-    after += f" after {counts.restores} restores" if counts.restores else ""
-    return f"Training stops{after} before the update: {kept}."
+    after = [f"{counts.in_a_row} such steps in a row"] if counts.in_a_row > 1 else []
+    after += [f"{counts.restores} restores"] if counts.restores else []
+    told = f" after {' and '.join(after)}," if after else ""
+    return f"Training stops{told} before the update: {kept}."
 
 
 def lost_steps(lost: int) -> str:

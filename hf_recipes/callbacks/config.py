@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError, nearest
 
-_SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+_SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 
 
 def _key(default: Any, help: str, **limits: Any) -> Any:
@@ -52,7 +52,9 @@ class WatchConfig:
     ranks: bool = _key(
         True, "With several ranks: same seed, data, steps and weights on all; name the one that is late or gone."
     )
-    late_seconds: float = _key(60.0, "Seconds without a sign after which a rank that others wait for is named.")
+    late_seconds: float = _key(
+        60.0, "Seconds without a sign after which a rank that others wait for is named.", minimum=1.0
+    )
     checksum_steps: int = _key(100, "Steps between comparisons of the weights on all ranks.", minimum=1)
     overfit_patience: int = _key(
         3, "Evaluations in a row above the best, train loss falling, that count as overfitting; off or 0: not watched."

@@ -85,7 +85,11 @@ class GenerationWatch(MetricGiver, Resumable, TrainerCallback):
         if state.global_step == self._last_step:  # an evaluation in several parts
             return
         self._last_step = state.global_step
-        tokenizer = kwargs["processing_class"]
+        tokenizer = kwargs.get("processing_class")
+        if tokenizer is None:
+            self._whole = False
+            logger.warning("No samples are generated: give the Trainer processing_class=tokenizer.")
+            return
         try:
             with long_phase("generating samples"):
                 answered = continue_prompts(

@@ -72,6 +72,8 @@ class GradNormWatch(MetricGiver, Resumable, TrainerCallback):
             return
         if verdict.kind == "not_finite" and (self._gate.guarded or self._gate.loss_scaled):
             return  # the guard's alarm says it, or the loss scaler deals with it
+        if verdict.norm == 0 and control.should_training_stop:
+            return  # TrainableGuard has said so
         layers = []
         if verdict.kind in ("exploding", "shifted"):
             norms = self._layers or layer_norms(kwargs["model"], self._gate.clipped_by())

@@ -14,6 +14,9 @@ from hf_recipes.callbacks.gradients import total_norm
 _LAYER = re.compile(r"(?:^|\.)((?:layers?|h|blocks?|block)\.\d+)\.")
 
 
+_LEAST_SHARE = 0.05  # of the total square; below it a layer has no part in an alarm
+
+
 def layer_of(name: str) -> str:
     """The layer that a parameter belongs to: its numbered block, else the module that holds it."""
     if match := _LAYER.search(name):
@@ -50,4 +53,6 @@ def largest(norms: Mapping[str, float], usual: Mapping[str, float], count: int =
         total = sum(norm**2 for norm in norms.values()) or 1.0
         factors = {name: norm**2 / total for name, norm in norms.items()}
     names = sorted(factors, key=lambda name: -factors[name])[:count]
+    if not usual:
+        names = [name for name in names if factors[name] >= _LEAST_SHARE]
     return [(name, norms[name], factors[name]) for name in names]

@@ -20,6 +20,9 @@ from hf_recipes.callbacks.watching import Resumable, alarm, note, run_facts
 ONE_SIDED = 0.99
 """A label with more than this share leaves nothing to learn but itself."""
 
+FIRST_STEPS = 4
+"""A best level as early as this is that of the weights as loaded: there is no checkpoint before it."""
+
 _ALARMS = ("spike", "rising", "oscillating", "stuck", "not_finite")
 
 
@@ -85,13 +88,16 @@ class LossWatch(Resumable, TrainerCallback):
         if not trend.counts:
             note(args, state, "loss", "No training loss could be seen in this run: it is computed outside the model.")
             return
-        best = "" if trend.best is None else f", lowest level {trend.best:.4g} (16 steps to step {trend.best_step})"
+        if trend.start is None:
+            note(args, state, "loss", "Loss: not one finite loss was seen.", counts=dict(trend.counts))
+            return
+        best = "" if trend.best is None else f", lowest level {trend.best:.4g} (by step {trend.best_step})"
         seen = ", ".join(f"{trend.counts[kind]} {kind.replace('_', ' ')}" for kind in _ALARMS if trend.counts[kind])
         note(
             args,
             state,
             "loss",
-            f"Loss: {trend.first_level:.4g} in the first steps{best}; steps out of order: {seen or 'none'}.",
+            f"Loss: {trend.first_level:.4g} in the first steps{best}; unusual steps: {seen or 'none'}.",
             first_level=trend.first_level,
             best=trend.best,
             best_step=trend.best_step,
@@ -125,6 +131,9 @@ def _rising(verdict: LossVerdict, facts: RunFacts, warm_up: str) -> str:
     if verdict.best is None or verdict.best_step is None:
         start = "the loss has been exploding since the first steps"
         return f"{start}, now {verdict.loss:.4g}: start again; {lower_learning_rate(facts)}; {warm_up}."
+    if verdict.best_step <= FIRST_STEPS:
+        begin = f"the loss is {verdict.level:.4g}, above the {verdict.best:.4g} that the weights began with"
+        return f"{begin}: start again; {lower_learning_rate(facts)}; {warm_up}; {tighter_clip(facts)}."
     return (
         f"the loss is rising: now {verdict.loss:.4g}, after a level of {verdict.best:.4g} in the steps to "
         f"{verdict.best_step}. What to do: stop, resume from the last checkpoint before that "

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import TrainerCallback
 
-from hf_recipes.callbacks.advice import for_non_finite
+from hf_recipes.callbacks.advice import for_bad_weights, for_non_finite
 from hf_recipes.callbacks.bad_batches import save_bad_batch
 from hf_recipes.callbacks.bad_step_sentences import (
     lost_steps,
@@ -170,7 +170,16 @@ class NonFiniteGuard(Resumable, TrainerCallback):
             outcome = _Outcome(decision, done)
         facts = run_facts(args, kwargs["model"], self._gate.max_grad_norm)
         parts = [what_happened(reading, bad, args.gradient_accumulation_steps), which_weights(names), outcome.sentence]
-        sentence = " ".join(part for part in (*parts, where, for_non_finite(facts)) if part)
+        advice = for_non_finite(
+            facts,
+            loss=bad.what == "loss",
+            rate_lowered=outcome.decision == "restore",
+            first_step=reading.step == 1,
+        )
+        if names:
+            trained = {name for name, each in kwargs["model"].named_parameters() if each.requires_grad}
+            advice = for_bad_weights(trained=bool(trained & set(names)))
+        sentence = " ".join(part for part in (*parts, where, advice) if part)
         if outcome.decision == "stop":
             self.tripped = sentence
             control.should_training_stop = True

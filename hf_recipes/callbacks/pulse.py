@@ -76,6 +76,7 @@ class Pulse:
         self.beat = Beat(rank=rank, host=_host(), pid=os.getpid(), time=time.time(), step=step)
         self._mailbox, self._judge, self._telling = mailbox, judge, telling
         self._trainer = threading.get_ident()
+        self._parent = os.getppid()
         self._moved = time.monotonic()
         self._seen = _Seen(self.beat)
         self._last_tick = self._moved
@@ -187,8 +188,8 @@ class Pulse:
         return verdicts
 
     def _judged(self, leaving: Leaving, own_error: str | None) -> list[RankVerdict]:
-        if not self._beats:
-            return []
+        if not self._beats or os.getppid() != self._parent:
+            return []  # without its launcher every rank ends, and none of them is to blame
         beats = {**self._beats, self.beat.rank: self._seen.on(self.beat)}
         dead = [rank for rank, beat in beats.items() if self._is_dead(beat)]
         verdicts = self._judge.judge(beats, dead, time.monotonic(), leaving, own_error)

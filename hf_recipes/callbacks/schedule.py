@@ -203,6 +203,8 @@ def _restarts(scheduler: Any) -> bool:
 def _fault(fault: Fault, shape: ScheduleShape, plan: _Plan, args: Any) -> str:
     steps = shape.max_steps
     warm_up = args.get_warmup_steps(steps)
+    if fault == "zero" and args.learning_rate == 0:
+        return "the learning rate is 0 (learning_rate: 0), so nothing would be learned: set it above 0."
     if fault == "zero":
         return (
             f"the learning rate is 0 in all {steps} steps of this run, so nothing would be learned (learning_rate: "

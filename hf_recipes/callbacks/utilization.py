@@ -80,11 +80,10 @@ def speeds(steps: Sequence[StepTimes], threads: int) -> dict[str, float]:
     total = within + waited
     if total <= 0:
         return {}
-    rates = {
-        "tokens_per_second": sum(step.positions for step in timed) / total,
-        "supervised_tokens_per_second": sum(step.supervised for step in timed) / total,
-        "step_seconds": total / len(timed),
-    }
+    rates = {"step_seconds": total / len(timed)}
+    if positions := sum(step.positions for step in timed):  # a model may take something else than tokens
+        rates["tokens_per_second"] = positions / total
+        rates["supervised_tokens_per_second"] = sum(step.supervised for step in timed) / total
     if timed[0].wait is not None:
         rates["data_wait_share"] = waited / total
     if within > 0:

@@ -35,8 +35,11 @@ def write_curves(record: RunRecord) -> Path:
         figure.text(0.5, 0.5, "No values were logged.", ha="center", va="center")
     path = record.path / "curves.png"
     staged = path.with_name(".curves.tmp.png")
-    figure.savefig(staged)
-    staged.replace(path)
+    try:
+        figure.savefig(staged)
+        staged.replace(path)
+    finally:
+        staged.unlink(missing_ok=True)
     return path
 
 

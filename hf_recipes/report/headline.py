@@ -32,7 +32,7 @@ def headline(record: RunRecord) -> list[Figure]:
     history = record.history
     loss, eval_loss = history.series("log", "loss"), history.series("eval", "eval_loss")
     speed = history.throughput().finite.values
-    left = remaining_seconds(history) if verdict(record).running else None
+    left = remaining_seconds(history) if verdict(record).word == "Running" else None
     return [
         Figure(
             "steps",

@@ -30,8 +30,10 @@ class ReportCallback(TrainerCallback):
 
     def __init__(self, share: float = 0.01) -> None:
         self.share = share
+        self._training = False  # evaluating alone leaves no page
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._training = True
         self._reader = RunReader(RunDirectory(Path(args.output_dir)))
         self._began = {"kind": "begin", "time": time.time(), "step": state.global_step, "max_steps": state.max_steps}
         self._own: Event | None = None  # what our own events share, where nobody else writes any
@@ -60,7 +62,7 @@ class ReportCallback(TrainerCallback):
 
     def _see(self, args: Any, state: Any, ended: bool = False) -> None:
         """Take in what is new, and write the page at the begin, at the end, and when it is due."""
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or not self._training:
             return
         started = time.monotonic()
         begins = self._written is None

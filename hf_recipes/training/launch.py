@@ -12,14 +12,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.events import read_events
+from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
 
 GRACE_SECONDS = 20
+_HOW_TO_RESUME = "go on with --resume_from_checkpoint last"
 
 
 def has_accelerator() -> bool:
@@ -74,10 +78,35 @@ def launch(
     before = status.read_bytes() if status.is_file() else None
     status.unlink(missing_ok=True)
     command = launch_command(module, arguments, num_processes, config_file)
-    code = _exit_code(status, run_group(command, launch_environment(num_processes)))
+    try:
+        launcher_code = run_group(command, launch_environment(num_processes))
+    except SystemExit as leaving:
+        if not status.is_file():
+            _write_end(output_dir, f"terminated by a signal (exit code {leaving.code}); {_HOW_TO_RESUME}")
+        raise
+    if launcher_code and not status.is_file() and (output_dir / "events.jsonl").is_file():
+        _write_end(output_dir, _last_words(output_dir) or f"the ranks ended without a word; {_HOW_TO_RESUME}")
+    code = _exit_code(status, launcher_code)
     if before is not None and code == UserError.exit_code:
         status.write_bytes(before)  # refused use changes nothing about how the run here ended
     return code
+
+
+def _last_words(output_dir: Path) -> str:
+    """The last alarm of this attempt that a rank is gone: the ranks that lived may have had no time for more."""
+    events = read_events(output_dir)
+    attempt = max((event.get("attempt", 1) for event in events), default=1)
+    gone = [event for event in events if event.get("verdict") == "gone" and event.get("attempt", 1) == attempt]
+    return f"{gone[-1].get('message', '')}" if gone else ""
+
+
+def _write_end(output_dir: Path, sentence: str) -> None:
+    """Write the status that the ranks could not write, and say it last, below the launcher's traceback."""
+    steps = [event["step"] for event in read_events(output_dir) if isinstance(event.get("step"), int)]
+    status = {"code": 1, "sentence": sentence, "last_step": max(steps, default=0), "time": time.time()}
+    with contextlib.suppress(OSError):
+        write_json(output_dir / "status.json", status)
+    logger.error("%s", sentence)
 
 
 def run_group(command: Sequence[str], environment: dict[str, str]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.errors import CheckFailed, UserError, file_problem
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
@@ -137,4 +137,7 @@ def _write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) -
     if not is_main():
         return
     status = {"code": code, "sentence": sentence, "time": time.time(), "pid": os.getpid(), **facts}
-    write_json(path / "status.json", status)
+    try:
+        write_json(path / "status.json", status)
+    except OSError as error:  # a full disk must not hide why the run ended
+        logger.error("status.json: %s", file_problem(error))

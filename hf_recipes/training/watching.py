@@ -46,9 +46,12 @@ def watch_with(trainer: Any, setup: Setup) -> None:
     rows = trainer.eval_dataset
     rows = next(iter(rows.values())) if isinstance(rows, dict) else rows
     if config.samples and (rows is None or not isinstance(rows[0]["labels"], Sequence)):
-        logger.warning("watch.samples has no effect: there are no eval rows to answer.")
+        why = "there are no eval rows to answer" if rows is None else "a classifier writes no answers"
+        logger.warning("watch.samples has no effect: %s.", why)
     elif config.samples:
         prompts = sample_prompts(rows, trainer.processing_class, config.samples)
+        if len(prompts) < config.samples:
+            logger.info("watch.samples: %d asked for, there are %d eval rows.", config.samples, len(prompts))
         if setup.ours.method == "prefix":
             generate_with_prefix(trainer.accelerator.unwrap_model(trainer.model))
         trainer.add_callback(GenerationWatch(prompts, config.sample_tokens))

@@ -7,7 +7,7 @@ from fault_runs import FAULTS, FAULTS_OF_TWO_RANKS
 from healthy_runs import HEALTHY, HEALTHY_OF_TWO_RANKS
 from trials import false_alarms, here, on_two_ranks, try_fault
 
-# Every second fault and every sixth healthy run; slow ones and those of two ranks are tested in files of their own.
+# Every third fault and every eighth healthy run; slow ones and those of two ranks are tested in files of their own.
 SLOW = ("steps that become slower", "data that come too slowly")
 
 
@@ -23,12 +23,12 @@ def fault_names(faults):
 
 
 def of_faults():
-    quick = {index for index, fault in enumerate(FAULTS) if index % 2 == 0 and fault.name not in SLOW}
+    quick = {index for index, fault in enumerate(FAULTS) if index % 3 == 0 and fault.name not in SLOW}
     return each(FAULTS, fault_names(FAULTS), quick)
 
 
 def of_healthy():
-    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 6)))
+    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 8)))
 
 
 @pytest.mark.slow

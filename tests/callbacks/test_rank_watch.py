@@ -256,10 +256,10 @@ def run_to_the_end(directory, name):
     ("name", "missing", "error"),
     [
         ("rank 1 killed", 1, None),
-        ("rank 0 killed", 0, None),
-        ("rank 1 killed in a wait", 1, None),
-        ("rank 1 failed", 1, "RuntimeError: the disk of rank 1 is full"),
-        ("told by the script", 1, None),
+        pytest.param("rank 0 killed", 0, None, marks=pytest.mark.trials),
+        pytest.param("rank 1 killed in a wait", 1, None, marks=pytest.mark.trials),
+        pytest.param("rank 1 failed", 1, "RuntimeError: the disk of rank 1 is full", marks=pytest.mark.trials),
+        pytest.param("told by the script", 1, None, marks=pytest.mark.trials),
     ],
 )
 def test_a_rank_that_dies_is_named_by_the_one_that_lives(name, missing, error, tmp_path):
@@ -274,6 +274,7 @@ def test_a_rank_that_dies_is_named_by_the_one_that_lives(name, missing, error, t
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_ranks_that_fail_alike_blame_nobody(tmp_path):
     assert run_to_the_end(tmp_path, "both failed")[0] == []
 
@@ -286,6 +287,7 @@ def test_a_rank_whose_data_end_early_is_told_while_the_other_waits(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_a_run_that_is_terminated_ends_soon_and_has_no_missing_ranks(tmp_path):
     began = time.monotonic()
     found, _ = run_to_the_end(tmp_path, "terminated in a collective")

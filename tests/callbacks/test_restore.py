@@ -146,7 +146,7 @@ def test_after_so_many_restores_it_stops(tmp_path):
     trainer, guard, _ = restored_run(tmp_path, bad_rows=(2, 4, 6), guard=guard, max_steps=10)
     assert [alarm["decision"] for alarm in alarms(tmp_path)] == ["restore", "restore", "stop"]
     assert trainer.state.global_step == 7
-    assert "Training stops after 2 restores before the update" in guard.tripped
+    assert "Training stops after 2 restores, before the update" in guard.tripped
     assert guard.tripped.startswith("Step 7: ")
     assert trainer.optimizer.param_groups[0]["initial_lr"] == pytest.approx(1e-4)
 
