@@ -27,12 +27,12 @@ class Figure:
         return f"{self.name} ({self.detail})" if self.detail else self.name
 
 
-def headline(record: RunRecord) -> list[Figure]:
-    """Where the run is, its losses, its speed, its alarms."""
+def headline(record: RunRecord, now: float | None = None) -> list[Figure]:
+    """Where the run is, its losses, its speed, its alarms, and, while it goes on at `now` (Unix seconds), how long."""
     history = record.history
     loss, eval_loss = history.series("log", "loss"), history.series("eval", "eval_loss")
     speed = history.throughput().finite.values
-    left = remaining_seconds(history) if verdict(record).word == "Running" else None
+    left = remaining_seconds(history) if verdict(record, now).word == "Running" else None
     return [
         Figure(
             "steps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hf_recipes.callbacks.advice import RunFacts, for_non_finite, for_overfitting
+from hf_recipes.callbacks.advice import RunFacts, for_bad_weights, for_non_finite, for_overfitting
 
 LORA = RunFacts(learning_rate=2e-4, max_grad_norm=1.0, full_fine_tune=False, fp16=False)
 
@@ -32,3 +32,13 @@ def test_fp16_is_sent_to_bf16_and_no_clip_gets_one():
 def test_overfitting_advice_names_only_keys_the_method_has():
     assert "lora_dropout" in for_overfitting(full_fine_tune=False)
     assert "lora" not in for_overfitting(full_fine_tune=True)
+
+
+def test_advice_on_a_bad_step_fits_the_case():
+    facts = LORA
+    assert "max_grad_norm" in for_non_finite(facts)
+    assert "max_grad_norm" not in for_non_finite(facts, loss=True)  # clipping comes after the loss
+    assert "learning_rate" not in for_non_finite(facts, rate_lowered=True)
+    assert "check the base" in for_non_finite(facts, first_step=True)
+    assert "another copy of the base" in for_bad_weights(trained=False)
+    assert "resume from a checkpoint" in for_bad_weights(trained=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -111,3 +112,16 @@ def test_a_link_stays_and_a_device_is_written_to(tmp_path):
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     write_text(tmp_path / "pipe", "through")
     assert os.read(reader, 100) == b"through"
+
+
+def test_a_failed_write_leaves_no_staged_file_and_names_the_file(tmp_path, monkeypatch):
+    """On a full disk, half a file would take the room that others need."""
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        write_text(tmp_path / "page.html", "text")
+    assert error.value.filename == str(tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []

@@ -152,3 +152,11 @@ def test_alarms_of_watchers_come_onto_the_page(tmp_path):
 
     train(tmp_path, [Alarms(), ReportCallback()])
     assert [alarm["message"] for alarm in embedded(tmp_path / "report.html")["alarms"]] == ["Step 3: up."]
+
+
+def test_evaluating_without_training_leaves_no_page_and_breaks_nothing(tmp_path):
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    callback, state = ReportCallback(), TrainerState(is_world_process_zero=True)
+    callback.on_log(arguments, state, TrainerControl(), logs={"eval_loss": 1.0})
+    callback.on_evaluate(arguments, state, TrainerControl(), metrics={"eval_loss": 1.0})
+    assert not (tmp_path / "report.html").exists()

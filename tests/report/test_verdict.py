@@ -79,9 +79,16 @@ def test_nothing_yet():
 def test_the_headline_has_the_last_the_best_and_the_time_left():
     events = [*STEPS, event("eval", 4, eval_loss=0.5), event("eval", 8, eval_loss=0.75), event("log", 10, loss="nan")]
     record = RunRecord(Path("run"), history=History(events))
-    figures = {figure.name: (figure.shown, figure.detail) for figure in headline(record)}
+    figures = {figure.name: (figure.shown, figure.detail) for figure in headline(record, NOW)}
     assert figures["steps"] == ("10", "of 40")
     assert figures["training loss"] == ("nan", "last")
     assert figures["eval loss"] == ("0.75", "last")
     assert figures["best eval loss"] == ("0.5", "step 4")
     assert figures["time left"] == ("60 s", "about")  # 30 steps at 2 s
+    assert "time left" not in {figure.name for figure in headline(record, NOW + 3600)}  # silent by then
+
+
+def test_a_rank_that_is_gone_has_stopped_the_run():
+    gone = event("alarm", 10, detector="ranks", verdict="gone", message="Step 10: rank 1 is gone.")
+    told = verdict(RunRecord(Path("run"), history=History([*STEPS, gone])), NOW)
+    assert (told.word, told.sentence) == ("Stopped", "Step 10: rank 1 is gone.")

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.events import EventLog
 from hf_recipes.training import launch as launch_module
 from hf_recipes.training.launch import launch, launch_command, launch_environment
 
@@ -77,3 +78,29 @@ def test_sigterm_reaches_the_ranks_too(tmp_path):
 def test_a_missing_config_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"--config_file: .none\.yaml. does not exist"):
         launch("m", [], tmp_path, config_file="none.yaml")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_ranks_that_leave_no_status_get_one_from_the_launcher(gone, tmp_path, monkeypatch, caplog):
+    log = EventLog(tmp_path, 0)
+    log.write("log", 12, loss=1.0)
+    if gone:
+        log.write("alarm", 13, detector="ranks", verdict="gone", message="Step 13: rank 1 is gone.")
+    monkeypatch.setattr(launch_module, "run_group", lambda command, environment: 1)
+    assert launch("hf_recipes.sft", [], tmp_path) == 1
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["code"], status["last_step"]) == (1, 13 if gone else 12)
+    expected = "Step 13: rank 1 is gone." if gone else "the ranks ended without a word"
+    assert expected in status["sentence"]
+    assert expected in caplog.records[-1].getMessage()
+
+
+def test_a_launcher_told_to_terminate_says_so_in_the_status(tmp_path, monkeypatch):
+    def terminated(command, environment):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(launch_module, "run_group", terminated)
+    with pytest.raises(SystemExit):
+        launch("hf_recipes.sft", [], tmp_path)
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert "terminated by a signal (exit code 143); go on with --resume_from_checkpoint last" in status["sentence"]
