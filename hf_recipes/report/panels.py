@@ -43,8 +43,10 @@ class Panel:
 
     @property
     def values(self) -> np.ndarray:
-        """All finite values of all its curves."""
-        return np.concatenate([curve.series.finite.values for curve in self.curves] or [np.zeros(0)])
+        """All finite values of all its curves, and of its band."""
+        edges = [self.band.low, self.band.high] if self.band else []
+        series = [*(curve.series for curve in self.curves), *edges]
+        return np.concatenate([each.finite.values for each in series] or [np.zeros(0)])
 
 
 BAND_NAMES = ("grad_norm_low", "grad_norm_median", "grad_norm_high")

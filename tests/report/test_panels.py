@@ -12,6 +12,7 @@ from report_runs import event, training
 from hf_recipes.report.chart_data import _Arrays, chart_data
 from hf_recipes.report.history import History
 from hf_recipes.report.panels import panels
+from hf_recipes.report.scale import wants_log
 
 DTYPES = {"f4": "<f4", "f8": "<f8"}
 
@@ -50,6 +51,14 @@ def test_everything_logged_has_its_panel():
         "Utilisation (shares of 1)": ["data wait share", "gpu utilization", "mfu"],
     }
     assert [panel.title for panel in drawn if panel.folded] == ["epoch"]
+
+
+def test_a_wide_band_is_drawn_on_a_logarithmic_scale():
+    """Else the curve would lie on the floor of a band that is as wide downwards as upwards, in factors."""
+    edges = {"grad_norm_low": 0.01, "grad_norm_median": 0.6, "grad_norm_high": 36.0}
+    events = [event("log", step, grad_norm=0.5 + 0.1 * (step % 3), **edges) for step in range(1, 20)]
+    (panel,) = [panel for panel in panels(History(events)) if panel.band]
+    assert wants_log(panel.values)
 
 
 def test_the_band_is_that_of_each_step_where_it_was_logged():
