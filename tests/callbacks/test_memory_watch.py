@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import multiprocessing
 
 import pytest
 import torch
@@ -35,9 +35,20 @@ def run(directory, callbacks, steps, **arguments):
     return trainer
 
 
-def test_a_leak_is_named_within_50_steps(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, logger="hf_recipes"):
-        run(tmp_path, [MemoryWatch(), Hoard(40, 4)], 140)
+def in_a_process_of_its_own(train, *arguments):
+    """A process that has run many tests has freed memory to give: a leak then takes that first, unseen from outside."""
+    process = multiprocessing.get_context("spawn").Process(target=train, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def hoard(directory):
+    run(directory, [MemoryWatch(), Hoard(40, 4)], 140)
+
+
+def test_a_leak_is_named_within_50_steps(tmp_path):
+    in_a_process_of_its_own(hoard, tmp_path)
     (alarm,) = alarms(tmp_path)
     assert 40 < alarm["step"] <= 90
     assert (alarm["detector"], alarm["verdict"], alarm["where"], alarm["rank"]) == ("memory", "leak", "host", 0)
@@ -46,7 +57,6 @@ def test_a_leak_is_named_within_50_steps(tmp_path, caplog):
         (alarm["total_gb"] - alarm["used_gb"]) * 1e3 / alarm["mb_a_step"], abs=1
     )
     assert "host memory of rank 0 grows by" in alarm["message"]
-    assert alarm["message"] in caplog.text
 
 
 def test_a_healthy_run_is_left_alone_and_a_second_begins_afresh(tmp_path):
@@ -71,9 +81,12 @@ class GrowingGraph(PoisonModel):
         return output
 
 
+def grow_graph(directory):
+    make_trainer(directory, [MemoryWatch()], rows(64), GrowingGraph(), max_steps=100, logging_steps=10).train()
+
+
 def test_losses_kept_with_their_graph_are_a_leak(tmp_path):
-    trainer = make_trainer(tmp_path, [MemoryWatch()], rows(64), GrowingGraph(), max_steps=100, logging_steps=10)
-    trainer.train()
+    in_a_process_of_its_own(grow_graph, tmp_path)
     (alarm,) = alarms(tmp_path)
     assert alarm["step"] <= 16 + 50  # the first 16 steps are warm-up
 

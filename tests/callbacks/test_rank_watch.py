@@ -280,6 +280,7 @@ def test_ranks_that_fail_alike_blame_nobody(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_a_rank_whose_data_end_early_is_told_while_the_other_waits(tmp_path):
     found, _ = run_to_the_end(tmp_path, "ended early")
     (early,) = [event for event in found if event["verdict"] == "ended_early"]
