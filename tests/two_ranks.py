@@ -11,16 +11,21 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 
 
+def under_torchrun(script, *arguments):
+    """Run a script with its arguments on two CPU ranks, to whatever end; the finished process."""
+    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, Path(script).resolve().parent)))
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    command += map(str, arguments)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
 def run_two_ranks(script, directory, *arguments):
     """Run `script DIRECTORY *arguments` under torchrun; the contents of the rank0.json and rank1.json it leaves there.
 
     The script sees the modules beside it and those of tests/.
     """
-    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, Path(script).resolve().parent)))
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    command += [str(directory), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = under_torchrun(script, directory, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((Path(directory) / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 

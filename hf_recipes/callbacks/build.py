@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -12,14 +11,12 @@ from hf_recipes.callbacks.config import WatchConfig
 from hf_recipes.callbacks.grad_norm import GradNormWatch
 from hf_recipes.callbacks.loss_watch import LossWatch
 from hf_recipes.callbacks.memory_watch import MemoryWatch
-from hf_recipes.callbacks.non_finite import NonFiniteGuard
+from hf_recipes.callbacks.non_finite import LastGood, NonFiniteGuard
 from hf_recipes.callbacks.overfit import OverfitWatch
 from hf_recipes.callbacks.rank_watch import RankWatch
 from hf_recipes.callbacks.schedule import ScheduleWatch
 from hf_recipes.callbacks.throughput import ThroughputWatch
 from hf_recipes.callbacks.trainable import TrainableGuard
-
-LastGood = Callable[[Path], Path | None]
 
 
 def build_watchers(

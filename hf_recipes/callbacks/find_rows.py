@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+from hf_recipes.core.random_state import random_state_kept
 
 _ROWS_A_READ = 10_000
 _PROBES = 8
@@ -73,7 +73,7 @@ def find_rows(dataset: Any, pieces: Sequence[Piece], seconds: float) -> tuple[li
         return found, f"the rows of {type(dataset).__name__} cannot be searched for input_ids"
     end = time.monotonic() + seconds
     why = None
-    with _random_state_kept():  # a data set of the user's may draw numbers
+    with random_state_kept():  # a data set of the user's may draw numbers
         for part in parts:
             for matches, piece in zip(found, pieces, strict=True):
                 matches += part.rows_equal_to(piece)
@@ -170,14 +170,3 @@ def _plain_parts(dataset: Any) -> Iterator[_Part]:
 
 def _value(row: Mapping[str, Any], name: str, _: int) -> Any:
     return row.get(name)
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    import torch
-
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)

@@ -9,8 +9,7 @@ import torch
 
 from hf_recipes.callbacks.reading import GRADIENT, LOSS, NONE_BAD, code_of
 from hf_recipes.core import ranks
-
-IGNORED_LABEL = -100
+from hf_recipes.core.labels import IGNORED_LABEL
 
 
 class ForwardProbe:

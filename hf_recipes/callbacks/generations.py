@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from hf_recipes.callbacks.answer_format import Judgement, judge_answer
@@ -19,6 +18,7 @@ from hf_recipes.core.events import event_log
 from hf_recipes.core.files import write_json
 from hf_recipes.core.generation import continue_prompts, render_prompt
 from hf_recipes.core.log import logger
+from hf_recipes.core.sharding import is_shard
 
 
 @dataclass(frozen=True)
@@ -148,5 +148,4 @@ def _ids(prompt: str | list[dict[str, Any]] | list[int], tokenizer: Any) -> list
 
 
 def _is_sharded(model: Any) -> bool:
-    """Whether some weights lie on several ranks (DTensor: FSDP2, TP; `ds_id`: ZeRO-3)."""
-    return any(isinstance(each, DTensor) or hasattr(each, "ds_id") for each in model.parameters())
+    return any(is_shard(each) for each in model.parameters())

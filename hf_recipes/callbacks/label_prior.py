@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from hf_recipes.core import ranks
-
-IGNORED = -100
+from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.core.random_state import random_state_kept
 
 LABEL_PRIOR = "the entropy of the label prior"
 UNIFORM = "the loss of guessing evenly"
@@ -35,7 +33,7 @@ class LabelPrior:
 
 def prior_of(labels: Iterable[int]) -> LabelPrior | None:
     """Count labels (token ids or class numbers; -100 left out). None when there are none."""
-    counts = Counter(label for label in labels if label != IGNORED)
+    counts = Counter(label for label in labels if label != IGNORED_LABEL)
     total = counts.total()
     if not total:
         return None
@@ -54,7 +52,7 @@ def dataset_prior(dataset: Any, limit: int = 1000) -> LabelPrior | None:
         return None
     rows = len(dataset)
     picked = range(rows) if rows <= limit else [index * rows // limit for index in range(limit)]
-    with _random_state_kept():
+    with random_state_kept():
         try:
             return prior_of(label for index in picked for label in _labels_of(dataset[index]))
         except Exception:  # a dataset may raise anything; its prior is then not known, and the run goes on
@@ -90,19 +88,6 @@ def choices_of(model: Any) -> int | None:
     if head is None:
         return getattr(config, "num_labels", None)
     return getattr(config.get_text_config(), "vocab_size", None)
-
-
-@contextmanager
-def _random_state_kept() -> Iterator[None]:
-    """A dataset that augments its rows draws random numbers; the training must not notice."""
-    import numpy
-    import torch
-
-    python, of_numpy = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(python)
-    numpy.random.set_state(of_numpy)
 
 
 def _labels_of(row: Any) -> Iterator[int]:

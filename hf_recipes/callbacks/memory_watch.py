@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,10 +10,9 @@ from transformers import TrainerCallback
 
 from hf_recipes.callbacks.memory_growth import MemoryGrowth, leak_detectors
 from hf_recipes.core import ranks
+from hf_recipes.core.container_memory import container_memory
 from hf_recipes.core.events import event_log
 from hf_recipes.core.log import logger
-
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class MemoryWatch(TrainerCallback):
@@ -87,12 +85,4 @@ def memory_total_bytes(device: torch.device) -> int:
     """The memory of a device; of the CPU, what the machine has or the container may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    limits = [_number(file) for file in _CGROUP_LIMITS]
-    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no such file, or `max`
-        return None
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in container_memory())])

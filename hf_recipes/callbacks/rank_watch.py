@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from hf_recipes.callbacks.gradients import GradientGate
@@ -32,6 +31,7 @@ from hf_recipes.callbacks.watching import Resumable, alarm, note
 from hf_recipes.core import ranks
 from hf_recipes.core.events import EventLog, event_log
 from hf_recipes.core.log import logger
+from hf_recipes.core.sharding import is_shard
 
 _LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "trl", "deepspeed", "numpy")
 _SAMPLED_ROWS = 8
@@ -314,11 +314,7 @@ def is_replicated(model: nn.Module) -> bool:
     parallelism."""
     if (getattr(model, "tp_size", None) or 1) > 1:
         return False
-    return not any(
-        isinstance(each, DTensor) or hasattr(each, "ds_id") or type(each).__name__ == "FlatParameter"
-        for each in model.parameters()
-        if each.requires_grad
-    )
+    return not any(is_shard(each) for each in model.parameters() if each.requires_grad)
 
 
 def checksums(model: nn.Module) -> list[int]:

@@ -10,9 +10,9 @@ import torch
 from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
 from safetensors import SafetensorError
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.sharding import is_shard
 from hf_recipes.core.tensors import iter_entries
 
 _OPTIMIZER = "optimizer.pt"
@@ -27,7 +27,7 @@ def why_not_restorable(model: torch.nn.Module, optimizer: Any) -> str | None:
     if isinstance(optimizer, DeepSpeedOptimizerWrapper):
         return "DeepSpeed holds the weights and the optimizer"
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()) or any(
-        isinstance(parameter, DTensor) for parameter in model.parameters()
+        is_shard(parameter) for parameter in model.parameters()
     ):
         return "the model is sharded"
     if any(getattr(config, "prefix_projection", False) for config in _adapters(model).values()):

@@ -121,7 +121,7 @@ class ThroughputWatch(MetricGiver, TrainerCallback):
 
     def _metrics_now(self) -> dict[str, float]:
         rates = speeds(self._steps, torch.get_num_threads())
-        if self._arithmetic and self._peak and rates:
+        if self._arithmetic and self._peak and "tokens_per_second" in rates:
             body, head = self._arithmetic
             flops = body * rates["tokens_per_second"] + head * rates["supervised_tokens_per_second"]
             rates["mfu"] = flops / self._peak

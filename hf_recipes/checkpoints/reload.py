@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hf_recipes.checkpoints.findings import Findings
 from hf_recipes.checkpoints.scan import FileScan
+from hf_recipes.core.sharding import is_shard
 from hf_recipes.core.tensors import torch_dtype
 
 
@@ -126,7 +127,4 @@ def live_tensors(model: nn.Module, stored: set[str]) -> LiveTensors | None:
 
 
 def _is_partial(tensor: Tensor) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    marks = ("ds_id", "_is_flat_param")  # DeepSpeed ZeRO-3, FSDP 1
-    return tensor.is_meta or isinstance(tensor, DTensor) or any(hasattr(tensor, mark) for mark in marks)
+    return tensor.is_meta or is_shard(tensor)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-IGNORED = -100  # the label of tokens that are read but not predicted
+from hf_recipes.core.labels import IGNORED_LABEL
+
 _LOGITS_BYTES = 512 * 2**20  # logits in memory at once: in the model's dtype and again in float32
 
 
@@ -54,7 +55,7 @@ def mean_loss(model: Any, rows: Sequence[TokenisedRow]) -> TextLoss | None:
 
 def supervised_tokens(labels: Sequence[int]) -> int:
     """How many labels are predicted: the first position never is, nothing precedes it."""
-    return sum(label != IGNORED for label in labels[1:])
+    return sum(label != IGNORED_LABEL for label in labels[1:])
 
 
 def budget_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
@@ -81,10 +82,10 @@ def _summed_loss(model: Any, rows: list[TokenisedRow]) -> float:
 
     ids = filled([row["input_ids"] for row in rows], 0)
     mask = filled([[1] * len(row["input_ids"]) for row in rows], 0)
-    targets = filled([row["labels"] for row in rows], IGNORED)[:, 1:]
+    targets = filled([row["labels"] for row in rows], IGNORED_LABEL)[:, 1:]
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         logits = logits[:, -length:-1]  # prompt tuning puts its virtual tokens in front
-        predicted = targets != IGNORED
+        predicted = targets != IGNORED_LABEL
         losses = torch.nn.functional.cross_entropy(logits[predicted].float(), targets[predicted], reduction="none")
         return losses.double().sum().item()

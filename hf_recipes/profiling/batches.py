@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from hf_recipes.core.flops import Work, causal_pairs
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.profiling.trace import PREFIX
-from hf_recipes.training.loss import IGNORED_LABEL
 
 COUNTS = "hf_recipes_counts"  # travels with the batch, also from a worker's process, until the trainer is given it
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_recipes.report.escape import text
-from hf_recipes.report.html import note, section, table
+from hf_recipes.report.html import answer, answer_card, note, section, table
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import as_number
 
@@ -65,19 +65,14 @@ def _bar(cell: Any) -> str:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    prompt = row.get("prompt")
-    last = prompt[-1] if isinstance(prompt, list) and prompt else None
-    question = last.get("content") if isinstance(last, dict) else prompt
-    cards = [_card("reference", row.get("reference"), None)]
+    cards = [answer_card("reference", row.get("reference"))]
     for name in ("base", "tuned"):
         side = _side(row, name)
-        cards.append(_card(name, side.get("answer"), side.get("exact")))
-    sides = f'<div class="sides">{"".join(cards)}</div>'
-    return f'<article class="answer"><p class="prompt">{text(question)}</p>{sides}</article>'
+        cards.append(answer_card(name, side.get("answer"), _mark(side.get("exact"))))
+    return answer(row.get("prompt"), cards)
 
 
-def _card(name: str, answer: Any, right: Any) -> str:
-    mark = ""
-    if right is not None:
-        mark = ' <span class="right">✓ right</span>' if right else ' <span class="wrong">✗ wrong</span>'
-    return f"<div><h4>{text(name)}{mark}</h4><pre>{text(answer)}</pre></div>"
+def _mark(right: Any) -> str:
+    if right is None:
+        return ""
+    return ' <span class="right">✓ right</span>' if right else ' <span class="wrong">✗ wrong</span>'

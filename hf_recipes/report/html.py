@@ -93,3 +93,18 @@ def _brief(item: dict[str, Any] | list[Any]) -> str:
         return "; ".join(f"{inner['count']} × {reason}" for reason, inner in item.items())
     kind = "entry" if len(item) == 1 else "entries"
     return f"{len(item)} {kind}"
+
+
+def answer(prompt: Any, cards: Sequence[str]) -> str:
+    """A question, of a conversation its last turn, above its answers side by side."""
+    last = prompt[-1] if isinstance(prompt, list) and prompt else None
+    question = last.get("content") if isinstance(last, dict) else prompt
+    return (
+        f'<article class="answer"><p class="prompt">{text(question)}</p>'
+        f'<div class="sides">{"".join(cards)}</div></article>'
+    )
+
+
+def answer_card(name: str, content: Any, mark: str = "") -> str:
+    """One answer under its name; `mark` is HTML."""
+    return f"<div><h4>{text(name)}{mark}</h4><pre>{text(content)}</pre></div>"

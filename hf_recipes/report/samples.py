@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hf_recipes.report.escape import text
-from hf_recipes.report.html import folded, note, section
+from hf_recipes.report.html import answer, answer_card, folded, note, section
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import as_number
 
@@ -35,18 +35,10 @@ def _step(event: dict[str, Any], is_open: bool) -> str:
 
 
 def _sample(sample: dict[str, Any]) -> str:
-    cards = _card("answer", sample.get("answer"), _mark(sample))
+    cards = [answer_card("answer", sample.get("answer"), _mark(sample))]
     if sample.get("reference") is not None:
-        cards += _card("reference", sample["reference"], "")
-    question = f'<p class="prompt">{text(_question(sample))}</p>'
-    return f'<article class="answer">{question}<div class="sides">{cards}</div></article>'
-
-
-def _question(sample: dict[str, Any]) -> Any:
-    """The prompt as text; of a conversation the last turn."""
-    prompt = sample.get("prompt", "")
-    last = prompt[-1] if isinstance(prompt, list) and prompt else None
-    return last.get("content") if isinstance(last, dict) else prompt
+        cards.append(answer_card("reference", sample["reference"]))
+    return answer(sample.get("prompt", ""), cards)
 
 
 def _mark(sample: dict[str, Any]) -> str:
@@ -56,7 +48,3 @@ def _mark(sample: dict[str, Any]) -> str:
         why = f": {text(sample['why'])}" if sample.get("why") else ""
         return f' <span class="wrong">✗ breaks the format{why}</span>'
     return ""
-
-
-def _card(name: str, answer: Any, mark: str) -> str:
-    return f"<div><h4>{text(name)}{mark}</h4><pre>{text(answer)}</pre></div>"

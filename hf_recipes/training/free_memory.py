@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import psutil
 import torch
 from torch import nn
 
+from hf_recipes.core.container_memory import container_memory
+
 # Left free: fragmentation, kernels' workspaces, the loss, evaluation.
 MARGIN = 0.15
-_CGROUP_LIMITS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
-)
 # Bytes of optimizer state for each byte of trained parameter (4-byte parameters; Adam keeps two numbers of each).
 _STATES_OF: dict[str, float] = {"adafactor": 0.1, "sgd": 1.0, "lion": 1.0, "rmsprop": 1.0, "adagrad": 1.0}
 _ADAM_STATES = 2.0
@@ -27,18 +24,10 @@ def free_bytes(device: torch.device) -> int:
         free, _ = torch.accelerator.get_memory_info(device)
         return free + torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
     free = psutil.virtual_memory().available
-    for limit_file, used_file in _CGROUP_LIMITS:
-        limit, used = _number(limit_file), _number(used_file)
-        if limit is not None and used is not None:
+    for limit, used in container_memory():
+        if used is not None:
             free = min(free, max(0, limit - used))
     return free // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no such file, or `max`
-        return None
 
 
 def training_state_bytes(model: nn.Module, optimizer: str, ranks: int) -> float:

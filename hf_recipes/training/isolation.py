@@ -19,12 +19,12 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather
 from hf_recipes.core.wrapped import base_of
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.batching.packing import Bins, packed_dataset
-from hf_recipes.training.loss import IGNORED_LABEL
 
 TOLERANCE = 1e-3
 # A model that hardly minds what it sees (a random one) changes its loss by less than the tolerance though samples see

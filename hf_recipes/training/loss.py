@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from hf_recipes.core.labels import IGNORED_LABEL
+
 # (hidden (tokens, hidden), head weight (vocabulary, hidden), head bias or None, labels (tokens,)) → summed loss.
 Kernel = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
 
-IGNORED_LABEL = -100
 CHUNK_TOKENS = 256
 
 

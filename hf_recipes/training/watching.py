@@ -18,10 +18,10 @@ from hf_recipes.callbacks.out_of_memory import explained_out_of_memory
 from hf_recipes.callbacks.rank_watch import describe_missing_ranks
 from hf_recipes.checkpoints.choose import last_good_checkpoint
 from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.core.log import logger
 from hf_recipes.models.methods.prefix import generate_with_prefix
 from hf_recipes.report.live import ReportCallback
-from hf_recipes.training.loss import IGNORED_LABEL
 
 if TYPE_CHECKING:
     from hf_recipes.training.setup import Setup

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,7 +14,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import nn
-from two_ranks import TESTS, run_two_ranks
+from two_ranks import run_two_ranks, under_torchrun
 from watch_helpers import PoisonModel, logged, make_trainer, rows, weights
 
 from hf_recipes.callbacks.gradients import _GATES
@@ -243,11 +240,7 @@ def test_a_slow_rank_is_named_once(ranks):
 
 def run_to_the_end(directory, name):
     """Run one deadly scenario under torchrun; all that was told, and the launcher's exit code."""
-    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, SCRIPT.parent)))
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(SCRIPT), str(directory), name]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=600, check=False)
+    done = under_torchrun(SCRIPT, directory, name)
     return told(directory), done.returncode
 
 

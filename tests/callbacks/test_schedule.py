@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import TrainerCallback
-from watch_helpers import PoisonModel, logged, make_trainer, weights
+from watch_helpers import LossScaled, PoisonModel, logged, make_trainer, weights
 
 from hf_recipes.callbacks.schedule import ScheduleWatch, peak_share
 from hf_recipes.core.events import read_events
@@ -206,20 +206,7 @@ def test_the_share_of_the_peak_is_that_of_the_highest_group():
 
 
 def test_steps_that_a_loss_scaler_skips_hold_the_schedule_back_without_alarm(tmp_path):
-    class Overflows(TrainerCallback):
-        """A CPU scaler whose every step counts as skipped, so that the scheduler is not stepped."""
-
-        def on_train_begin(self, args, state, control, optimizer=None, **kwargs):
-            optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-            optimizer._optimizer_original_step_method = optimizer.optimizer.step
-            optimizer._optimizer_patched_step_method = optimizer.optimizer.step
-            optimizer._accelerate_step_called = False
-            optimizer.scaler.scale(torch.ones(()))
-
-        def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
-            optimizer.scaler.unscale_(optimizer.optimizer)
-
-    trainer = run(tmp_path, others=[Overflows()], lr_scheduler_type="linear")
+    trainer = run(tmp_path, others=[LossScaled()], lr_scheduler_type="linear")
     assert set(logged(trainer, "learning_rate")) == {1e-2}
     assert events(tmp_path, "alarm") == []
 

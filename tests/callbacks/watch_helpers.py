@@ -128,3 +128,20 @@ class Readings(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._gate.close(kwargs["model"])
+
+
+class LossScaled(TrainerCallback):
+    """Gives the accelerated optimizer a CPU scaler, as fp16 on a GPU would, and unscales, as the Trainer does there.
+
+    To the accelerated optimizer every step counts as skipped, so the scheduler is not stepped.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        optimizer.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        optimizer._optimizer_original_step_method = optimizer.optimizer.step
+        optimizer._optimizer_patched_step_method = optimizer.optimizer.step
+        optimizer._accelerate_step_called = False
+        optimizer.scaler.scale(torch.ones(()))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        optimizer.scaler.unscale_(optimizer.optimizer)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.masking.masks import IGNORED, Encoder
+from hf_recipes.data.masking.masks import Encoder
 from hf_recipes.data.reading.formats import Example
 
 CALL = {"id": "call00100", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
@@ -28,5 +29,5 @@ def encode(tokenizer, example, **options):
 def learned(tokenizer, encoded):
     """The text of each run of learned tokens."""
     pairs = zip(map(int, encoded.input_ids), map(int, encoded.labels), strict=True)
-    runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED)
+    runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
     return [tokenizer.decode([label for _, label in pairs]) for is_learned, pairs in runs if is_learned]

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.evaluation import general
-from hf_recipes.evaluation.general import IGNORED, budget_batches, mean_loss
+from hf_recipes.evaluation.general import budget_batches, mean_loss
 
 
 def make_rows(lengths: list[int], supervised_from: list[int], seed: int = 0) -> list[dict]:
@@ -16,7 +17,7 @@ def make_rows(lengths: list[int], supervised_from: list[int], seed: int = 0) -> 
     rows = []
     for length, start in zip(lengths, supervised_from, strict=True):
         ids = torch.randint(0, 400, (length,), generator=generator).tolist()
-        rows.append({"input_ids": ids, "labels": [IGNORED] * start + ids[start:]})
+        rows.append({"input_ids": ids, "labels": [IGNORED_LABEL] * start + ids[start:]})
     return rows
 
 
@@ -34,7 +35,7 @@ def test_the_mean_is_over_tokens_and_padding_does_not_show(tiny_model):
     for row in rows:
         with torch.inference_mode():
             logs = tiny_model.eval()(torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1)
-        losses += [-logs[i - 1, label].item() for i, label in enumerate(row["labels"]) if i and label != IGNORED]
+        losses += [-logs[i - 1, label].item() for i, label in enumerate(row["labels"]) if i and label != IGNORED_LABEL]
     # supervised: 3 + 3 + 10 (the first of 11 is not predicted) + 30
     loss = mean_loss(tiny_model, rows)
     assert (loss.tokens, loss.rows) == (46, 4) == (len(losses), len(rows))

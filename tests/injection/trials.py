@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from fault_runs import Fault, Outcome, judge
 from trial_runs import Run, alarms, best_evaluation, train
+from two_ranks import under_torchrun
 
 SCRIPT = Path(__file__).with_name("two_rank_trial.py")
 
@@ -38,10 +36,4 @@ def here(run: Run, directory: Path, seed: int) -> None:
 
 def on_two_ranks(run: Run, directory: Path, seed: int) -> None:
     """Two processes of a gloo group; a rank that dies is part of some trials."""
-    tests = SCRIPT.parents[1]
-    paths = os.pathsep.join(map(str, (tests.parent, tests, SCRIPT.parent)))
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(SCRIPT)]
-    subprocess.run(
-        [*command, str(directory), str(seed), run.name], env=environment, capture_output=True, timeout=300, check=False
-    )
+    under_torchrun(SCRIPT, directory, seed, run.name)

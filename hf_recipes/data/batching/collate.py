@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from hf_recipes.data.masking.masks import IGNORED
+from hf_recipes.core.labels import IGNORED_LABEL
 
 # Global batches sorted together. More leaves less padding, and makes the same samples meet again every epoch.
 _BATCHES_SORTED_TOGETHER = 50
@@ -56,7 +56,7 @@ class SupervisedCollator:
         length = -(-max(lengths) // self.pad_to_multiple_of) * self.pad_to_multiple_of
         batch = {
             "input_ids": _padded(columns["input_ids"], length, self.pad_token_id),
-            "labels": _padded(columns["labels"], length, IGNORED),
+            "labels": _padded(columns["labels"], length, IGNORED_LABEL),
         }
         if packed:
             batch["position_ids"] = _counted_on(columns["position_ids"], length)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.data.masking.masks import IGNORED
+from hf_recipes.core.labels import IGNORED_LABEL
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -170,7 +170,7 @@ class RowsOfSamples:
         input_ids, lengths = _flat(table, "input_ids")
         labels, _ = _flat(table, "labels")
         starts = np.cumsum(lengths) - lengths
-        labels[starts] = IGNORED
+        labels[starts] = IGNORED_LABEL
         position_ids = np.arange(len(input_ids)) - np.repeat(starts, lengths)
         row_of_sample = np.repeat(np.arange(len(bins)), [len(samples) for samples in bins])
         ends = np.cumsum(np.bincount(row_of_sample, weights=lengths).astype(np.int64))[:-1]

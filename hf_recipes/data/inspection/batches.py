@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.inspection.loader import LoaderSettings, TrainingRows
 from hf_recipes.data.inspection.segments import Segment, segments
-from hf_recipes.data.masking.masks import IGNORED
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def view_batches(
             rows=ids.shape[0],
             length=ids.shape[1],
             tokens=tokens,
-            learned=int((labels != IGNORED).sum()),
+            learned=int((labels != IGNORED_LABEL).sum()),
             padding_share=1 - tokens / ids.size,
             samples=samples,
         )
@@ -95,7 +95,7 @@ def _view_row(
             row_id=row_id,
             source=source,
             tokens=int(end - start),
-            learned=int((labels[start:end] != IGNORED).sum()),
+            learned=int((labels[start:end] != IGNORED_LABEL).sum()),
             padding=len(ids) - tokens if end == tokens else 0,
             segments=segments(ids[start:end].tolist(), labels[start:end].tolist(), tokenizer),
         )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.check import open_source
 from hf_recipes.data.ledger import BadRow, Ledger
-from hf_recipes.data.masking.masks import IGNORED, Encoded, Encoder
+from hf_recipes.data.masking.masks import Encoded, Encoder
 from hf_recipes.data.reading.formats import Example, to_example
 from hf_recipes.data.reading.sources import SourceSpec, as_specs, unique_labels
 
@@ -146,7 +147,7 @@ def _decode(encoder: Encoder, ids: Iterable[int]) -> str:
 
 
 def _learned_texts(encoded: Encoded, encoder: Encoder) -> list[str]:
-    runs = groupby(encoded.labels, key=lambda label: label != IGNORED)
+    runs = groupby(encoded.labels, key=lambda label: label != IGNORED_LABEL)
     return [_decode(encoder, list(labels)) for learned, labels in runs if learned]
 
 

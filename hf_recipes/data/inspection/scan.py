@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hf_recipes.data.masking.masks import IGNORED
+from hf_recipes.core.labels import IGNORED_LABEL
 
 SCAN_ROWS = 100_000
 CHUNK_ROWS = 2_000
@@ -142,7 +142,7 @@ class _Chunk:
 
     @property
     def learned(self) -> np.ndarray:
-        return self.labels != IGNORED
+        return self.labels != IGNORED_LABEL
 
     @property
     def learned_counts(self) -> np.ndarray:

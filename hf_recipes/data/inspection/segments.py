@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from hf_recipes.data.masking.masks import IGNORED
+from hf_recipes.core.labels import IGNORED_LABEL
 
 GREEN, RESET = "\033[32m", "\033[0m"
 # Data may hold control characters, which a terminal would obey: each is shown by its Unicode picture instead.
@@ -29,7 +29,7 @@ def segments(input_ids: Sequence[int], labels: Sequence[int], tokenizer: Any) ->
     Tokens and labels are decoded as they are, so a label that differs from its token is shown as what is learned.
     """
     stretches = []
-    for learned, pairs in groupby(zip(input_ids, labels, strict=True), key=lambda pair: pair[1] != IGNORED):
+    for learned, pairs in groupby(zip(input_ids, labels, strict=True), key=lambda pair: pair[1] != IGNORED_LABEL):
         ids = [int(label if learned else token) for token, label in pairs]
         text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         stretches.append(Segment(text, learned))

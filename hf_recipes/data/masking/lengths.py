@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.masking.masks import IGNORED, Encoded, Encoder
+from hf_recipes.data.masking.masks import Encoded, Encoder
 from hf_recipes.data.masking.parts import cut, encode_within, split_conversation, split_text
 from hf_recipes.data.reading.formats import Example
 from hf_recipes.data.reading.turns import Message
@@ -47,7 +48,7 @@ def fit_length(
     if max_length is not None and len(encoded.input_ids) > max_length:
         parts = _within(example, encoded, encoder, max_length, overlong)
     # The first token is never predicted.
-    if not (parts := [part for part in parts if (part.labels[1:] != IGNORED).any()]):
+    if not (parts := [part for part in parts if (part.labels[1:] != IGNORED_LABEL).any()]):
         raise BadRow(NOTHING_LEARNED)
     return parts
 

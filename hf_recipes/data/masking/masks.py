@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.ledger import BadRow
 from hf_recipes.data.masking.fast_spans import Span
 from hf_recipes.data.masking.rendering import Tools
@@ -19,7 +20,6 @@ from hf_recipes.data.reading.formats import Example
 from hf_recipes.data.reading.turns import Message
 
 HALF_CHARACTER = "a text holds half of a surrogate pair, which is no character"
-IGNORED = -100  # the label PyTorch's cross entropy passes over
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Encoded:
     @property
     def supervised_tokens(self) -> int:
         """Tokens that are learned."""
-        return int(np.count_nonzero(self.labels != IGNORED))
+        return int(np.count_nonzero(self.labels != IGNORED_LABEL))
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Encoder:
         encoded = []
         for ids, encoding, (text, spans, flags) in zip(batch["input_ids"], batch.encodings, rows, strict=True):
             input_ids = np.array(ids, dtype=np.int32)
-            labels = np.full_like(input_ids, IGNORED) if self.assistant_only_loss else input_ids.copy()
+            labels = np.full_like(input_ids, IGNORED_LABEL) if self.assistant_only_loss else input_ids.copy()
             answer_end = 0
             for span, flag in zip(spans, flags, strict=True):
                 first, end = token_range(encoding, text, span)
@@ -145,7 +145,7 @@ class Encoder:
                     labels[first:end] = input_ids[first:end]
                     answer_end = end
                 else:
-                    labels[first:end] = IGNORED
+                    labels[first:end] = IGNORED_LABEL
             encoded.append(Encoded(input_ids, labels, answer_end))
         return encoded
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.labels import IGNORED_LABEL
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
 COLUMNS = {"tokens": "input_ids", "supervised_tokens": "labels"}
-NOT_LEARNED = -100  # kept here too, so that datasets can be mixed without anything that tokenises
 ROWS_AT_ONCE = 16384
 
 
@@ -68,7 +68,7 @@ def _learned(lists: pa.Array) -> npt.NDArray[np.int64]:
     import pyarrow.compute as pc
 
     ends = _lengths(lists).cumsum()
-    learned = pc.fill_null(lists.flatten(), NOT_LEARNED).to_numpy(zero_copy_only=False) != NOT_LEARNED
+    learned = pc.fill_null(lists.flatten(), IGNORED_LABEL).to_numpy(zero_copy_only=False) != IGNORED_LABEL
     before = np.concatenate([[0], learned.cumsum(dtype=np.int64)])[np.concatenate([[0], ends])]
     return np.diff(before)
 
@@ -84,4 +84,4 @@ def _row_tokens(row: Mapping[str, Any]) -> int:
 
 def _row_supervised_tokens(row: Mapping[str, Any]) -> int:
     check_measurable(row, "supervised_tokens")
-    return int(np.count_nonzero(np.asarray(row["labels"]) != NOT_LEARNED))
+    return int(np.count_nonzero(np.asarray(row["labels"]) != IGNORED_LABEL))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.batching.collate import (
     EpochSampler,
     SupervisedCollator,
@@ -15,7 +16,6 @@ from hf_recipes.data.batching.collate import (
     padding_share,
     shuffled_order,
 )
-from hf_recipes.data.masking.masks import IGNORED
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), min_size=1, max_size=5), st.sampled_from([1, 8]))
@@ -30,7 +30,7 @@ def test_padding_is_on_the_right_and_to_the_multiple(rows, multiple):
     for index, row in enumerate(rows):
         padding = length - len(row)
         assert batch["input_ids"][index].tolist() == row + [7] * padding
-        assert batch["labels"][index].tolist() == row + [IGNORED] * padding
+        assert batch["labels"][index].tolist() == row + [IGNORED_LABEL] * padding
         assert batch["attention_mask"][index].tolist() == [1] * len(row) + [0] * padding
 
 
@@ -41,7 +41,7 @@ def test_d12_pad_equals_eos_keeps_the_real_end(tokenizer):
     batch = SupervisedCollator(end)([{"input_ids": ids, "labels": ids} for ids in answers])
     assert (batch["labels"] == end).sum(dim=1).tolist() == [1, 1]
     for row, ids in zip(batch["labels"].tolist(), answers, strict=True):
-        assert row == ids + [IGNORED] * (len(row) - len(ids))
+        assert row == ids + [IGNORED_LABEL] * (len(row) - len(ids))
     assert batch["labels"].shape[1] > len(answers[0])
 
 
@@ -53,7 +53,7 @@ def test_loss_without_a_mask_is_the_loss_with_one(tiny_model, attention):
         torch.randint(3, tiny_model.config.vocab_size, (length,), generator=generator).tolist()
         for length in (5, 17, 30)
     ]
-    features = [{"input_ids": row, "labels": [IGNORED, *row[1:]]} for row in rows]
+    features = [{"input_ids": row, "labels": [IGNORED_LABEL, *row[1:]]} for row in rows]
     losses = []
     for with_mask in (False, True):
         batch = SupervisedCollator(2, return_attention_mask=with_mask)(features)
@@ -66,8 +66,8 @@ def test_loss_without_a_mask_is_the_loss_with_one(tiny_model, attention):
 
 
 PACKED = [
-    {"input_ids": [3, 4, 5, 6, 7], "labels": [IGNORED, 4, 5, IGNORED, 7], "position_ids": [0, 1, 2, 0, 1]},
-    {"input_ids": [8, 9, 3], "labels": [IGNORED, 9, 3], "position_ids": np.array([0, 1, 2])},
+    {"input_ids": [3, 4, 5, 6, 7], "labels": [IGNORED_LABEL, 4, 5, IGNORED_LABEL, 7], "position_ids": [0, 1, 2, 0, 1]},
+    {"input_ids": [8, 9, 3], "labels": [IGNORED_LABEL, 9, 3], "position_ids": np.array([0, 1, 2])},
 ]
 
 
@@ -75,7 +75,16 @@ def test_positions_count_on_in_the_padding_of_packed_rows():
     batch = SupervisedCollator(0)(PACKED)
     assert set(batch) == {"input_ids", "labels", "position_ids"}
     assert batch["input_ids"].tolist() == [[3, 4, 5, 6, 7, 0, 0, 0], [8, 9, 3, 0, 0, 0, 0, 0]]
-    assert batch["labels"][0].tolist() == [IGNORED, 4, 5, IGNORED, 7, IGNORED, IGNORED, IGNORED]
+    assert batch["labels"][0].tolist() == [
+        IGNORED_LABEL,
+        4,
+        5,
+        IGNORED_LABEL,
+        7,
+        IGNORED_LABEL,
+        IGNORED_LABEL,
+        IGNORED_LABEL,
+    ]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7]]
 
 
@@ -89,7 +98,7 @@ def test_packed_rows_can_be_joined_into_one():
     batch = SupervisedCollator(0, one_row=True)(PACKED)
     assert batch["input_ids"].tolist() == [[3, 4, 5, 6, 7, 8, 9, 3]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2]]
-    assert batch["labels"].tolist() == [[IGNORED, 4, 5, IGNORED, 7, IGNORED, 9, 3]]
+    assert batch["labels"].tolist() == [[IGNORED_LABEL, 4, 5, IGNORED_LABEL, 7, IGNORED_LABEL, 9, 3]]
 
 
 def test_samples_that_are_not_packed_are_never_joined():

@@ -11,8 +11,9 @@ from chat_families import CHATML, FAMILIES, family_tokenizer, make_tokenizer
 from conversations import CALL, conversation, encode, learned
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.masking.masks import IGNORED, Encoder
+from hf_recipes.data.masking.masks import Encoder
 from hf_recipes.data.masking.templates import ChatTemplate, end_of_turn
 from hf_recipes.data.reading.formats import Example
 
@@ -43,7 +44,7 @@ def test_d8_end_of_turn_is_what_the_template_writes(family):
     assert end.text == spec.end_of_turn
     assert end.token_id == tokenizer.convert_tokens_to_ids(spec.end_of_turn)
     encoded = encode(tokenizer, conversation(ANSWERS))
-    assert [label for label in encoded.labels if label != IGNORED][-1] == end.token_id
+    assert [label for label in encoded.labels if label != IGNORED_LABEL][-1] == end.token_id
 
 
 def test_d8_end_of_turn_is_not_taken_from_eos():
@@ -242,7 +243,7 @@ def test_probing_happens_on_the_template_in_use():
 def test_arrays_are_int32_and_the_learned_tokens_are_counted():
     encoded = encode(family_tokenizer("chatml"), conversation(["one", "two"]))
     assert encoded.input_ids.dtype == encoded.labels.dtype == np.int32
-    assert encoded.supervised_tokens == sum(label != IGNORED for label in encoded.labels.tolist())
+    assert encoded.supervised_tokens == sum(label != IGNORED_LABEL for label in encoded.labels.tolist())
     assert encoded.lost_answers == 0
 
 

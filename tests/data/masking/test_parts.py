@@ -11,9 +11,10 @@ from conversations import conversation, encode, learned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.data.ledger import BadRow
 from hf_recipes.data.masking.lengths import fit_length
-from hf_recipes.data.masking.masks import IGNORED, Encoder
+from hf_recipes.data.masking.masks import Encoder
 from hf_recipes.data.masking.parts import split_text
 from hf_recipes.data.reading.formats import Example
 
@@ -126,7 +127,7 @@ def test_d10_no_answer_is_lost_doubled_or_cut(answers, trained, max_length):
     assert len(kept) + sum(part.lost_answers for part in parts) == len(to_learn)
     for part in parts:
         assert len(part.input_ids) == len(part.labels) <= max_length
-        assert (part.labels[1:] != IGNORED).any()
+        assert (part.labels[1:] != IGNORED_LABEL).any()
 
 
 @given(words=st.integers(1, 80), max_length=st.integers(3, 30))

@@ -1,0 +1,23 @@
+"""What a container may use of the machine's memory, as Linux tells it (cgroup 2 and 1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CGROUP_FILES = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+def container_memory() -> list[tuple[int, int | None]]:
+    """Limit and use, in bytes, of every control group that has a limit; the use is None where it is not told."""
+    pairs = [(_number(limit), _number(used)) for limit, used in CGROUP_FILES]
+    return [(limit, used) for limit, used in pairs if limit is not None]
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no such file, or `max`
+        return None
