@@ -1,4 +1,4 @@
-"""The two ways a run ends badly on purpose; everything else is a bug and keeps its traceback."""
+"""The ways a run ends early on purpose; everything else is a bug and keeps its traceback."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ class CheckFailed(Exception):
     """A check ran and its answer is no (a checkpoint is damaged, training was stopped by a guard): exit code 1."""
 
     exit_code = 1
+
+
+class Preempted(Exception):
+    """A run was asked to stop (a signal, a deadline, a notice of its machine), saved, and can be resumed. 75 is
+    EX_TEMPFAIL of sysexits.h: try again later."""
+
+    exit_code = 75
 
 
 def file_problem(error: OSError) -> str:
