@@ -20,7 +20,13 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ["HF_RECIPES_DATA_CACHE"] = tempfile.mkdtemp(prefix="hf_recipes_data_")
 
 import pytest
+from hypothesis import settings
 from tiny_models import make_tiny_llama
+
+# The same examples at every run, so that a change is judged by what it changed. `.ci/full` looks for new ones.
+settings.register_profile("same_examples", derandomize=True)
+settings.register_profile("new_examples")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same_examples"))
 
 atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
 

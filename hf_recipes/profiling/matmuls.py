@@ -73,5 +73,15 @@ def flops_by_dtype(ops: Iterable[Op]) -> dict[str, float]:
 
 def attention_calls(ops: Iterable[Op]) -> tuple[int, int]:
     """(calls, calls with a mask) of scaled-dot-product attention in the forward pass."""
-    calls = [op for op in ops if op.name == _SDPA]
+    calls = _outermost(op for op in ops if op.name == _SDPA)
     return len(calls), sum(bool(op.dims[_SDPA_MASK]) for op in calls)
+
+
+def _outermost(ops: Iterable[Op]) -> list[Op]:
+    """Those that lie in no other on their thread: under autocast an operator calls itself once more, with its inputs
+    cast."""
+    outer: list[Op] = []
+    for op in sorted(ops, key=lambda op: (op.thread, op.start, -op.end)):
+        if not (outer and outer[-1].thread == op.thread and op.end <= outer[-1].end):
+            outer.append(op)
+    return outer

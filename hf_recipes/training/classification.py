@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, set_seed
 
-from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.core.ranks import barrier, from_main, is_main
+from hf_recipes.core.ranks import barrier, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
 from hf_recipes.recipe.resolve import Recipe
@@ -25,9 +24,8 @@ from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
-from hf_recipes.training.resume import check_resume
+from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, longest_row
-from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.watching import recipe_watchers, watch_with
 
@@ -53,8 +51,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
     with recorded_end(setup.run.path) as end:
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
         watchers = recipe_watchers(setup)
-        resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
-        check_same_model(recipe, resume)
+        resume = find_resume(setup)
         set_seed(setup.arguments.seed)
         source, tokenizer = setup.load_tokenizer()
         data = _prepare(setup, tokenizer)
@@ -180,7 +177,7 @@ def check_head(trainer: Trainer, classes: int) -> float:
     rows = [trainer.train_dataset[index] for index in range(min(HEAD_CHECK_ROWS, len(trainer.train_dataset)))]
     losses = []
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), trainer.accelerator.autocast():  # over a 16-bit base the head is in fp32
         for start in range(0, len(rows), 8):
             batch = trainer.data_collator(rows[start : start + 8])
             inputs = {key: value.to(trainer.args.device) for key, value in batch.items()}

@@ -262,10 +262,10 @@ def test_a_rank_persistently_slower_is_named_once_within_50_steps(part):
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10_000))
 def test_one_long_pause_is_no_slow_rank(seed):
-    generator = random.Random(seed)
+    pauses = (random.Random(seed).randrange(20), 35)
     run = started()
     for step in range(60):
-        pause = 8.0 if step in (generator.randrange(20), 35) else 0.0
+        pause = 8.0 if step in pauses else 0.0
         run.step(0.5 + pause, data=[0.1, 0.1 + pause])
     assert run.found == []
 

@@ -60,11 +60,13 @@ def test_a_slow_leak_is_found_by_the_slow_detector_only():
     assert step <= 100 + 351
 
 
-@unhurried
-@given(seed=st.integers(0, 10_000), noise=st.floats(0, 1))
-def test_no_alarm_on_noise_however_loud(seed, noise):
-    for detector in leak_detectors():
-        assert first_alarms(leaking(1500, 0, 0.0, noise=noise, seed=seed), detector) == []
+def test_noise_as_loud_as_the_level_itself_seldom_alarms():
+    """Six even rises in a row happen by chance: in 2 of 1,000 such runs of 1,500 steps, counted over 1,500 seeds."""
+    alarmed = 0
+    for seed in range(200):
+        values = leaking(1500, 0, 0.0, noise=1.0, seed=seed)
+        alarmed += any(first_alarms(values, detector) for detector in leak_detectors())
+    assert alarmed <= 2
 
 
 @unhurried

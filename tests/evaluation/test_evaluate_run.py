@@ -12,7 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.compare import compare, evaluate_model, render
-from hf_recipes.evaluation.run import evaluate_with
+from hf_recipes.evaluation.run import compute_dtype, evaluate_with
 from hf_recipes.evaluation.suite import EvaluationSuite
 
 SCHEMA = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
@@ -67,7 +67,7 @@ def test_an_adapter_run_compares_the_base_with_the_adapter(tmp_path, tiny_model_
     evaluation = evaluate_with(run, tokenise_rows)
     suite = EvaluationSuite.from_dict(settings)
     general = tokenise_rows(suite.general, tokenizer)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=compute_dtype())  # bf16 where the CPU has it
     # Each side against a model loaded for itself: an adapter left on, or off, would show here.
     base_scores = evaluate_model(base, tokenizer, suite, general)
     tuned_scores = evaluate_model(PeftModel.from_pretrained(base, run.adapter), tokenizer, suite, general)

@@ -94,7 +94,8 @@ def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workpl
     assert sum(whole[-3:]) < sum(whole[:3]) - 0.1, whole
     result = run.model if method in ("full", "partial") else run.adapter
     assert verify_checkpoint(result).ok
-    assert {tensor.dtype for tensor in tensors(result).values()} == {torch.float32}
+    frozen = {torch.bfloat16} if method == "partial" else set()  # as the base, on hardware with bf16
+    assert {tensor.dtype for tensor in tensors(result).values()} - frozen == {torch.float32}
 
     shutil.copytree("whole", "resumed", ignore=shutil.ignore_patterns("checkpoint-12", "adapter", "model", "events*"))
     again = train(load_recipe("recipe.yaml", ["--output_dir", "resumed", "--resume_from_checkpoint", "last", *keys]))
