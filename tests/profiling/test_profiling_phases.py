@@ -199,6 +199,12 @@ def test_attention_calls_with_a_mask_are_told_apart():
     assert attention_calls(parse_events(calls).ops) == (2, 1)
 
 
+def test_attention_that_autocast_calls_once_more_within_itself_counts_once():
+    q, name = [2, 4, 8, 16], "aten::scaled_dot_product_attention"
+    calls = [op(name, 0, 5, [q, q, q, []]), op(name, 2, 4, [q, q, q, []]), op(name, 2, 4, [q, q, q, []], thread=2)]
+    assert attention_calls(parse_events(calls).ops) == (2, 0)
+
+
 def test_dropout_and_top_operators():
     events = [
         span("step", 0, 100),

@@ -24,6 +24,7 @@ def workplace(tmp_path, monkeypatch):
 
 METHODS = [
     "lora",
+    "lora --dtype bfloat16 --bf16 true",
     "full",
     "partial --trainable_layers 1",
     "adapter --adapter_size 8",
