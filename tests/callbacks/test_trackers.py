@@ -83,6 +83,7 @@ def test_tensorboard(tmp_path):
         assert got == pytest.approx(values, rel=1e-6)  # kept in single precision
 
 
+@pytest.mark.trials
 def test_trackio(tmp_path):
     pytest.importorskip("trackio")
     expected = train(tmp_path, "trackio")
@@ -112,6 +113,7 @@ def offline_records(file: Path) -> list[bytes]:
     return records
 
 
+@pytest.mark.trials
 def test_wandb_offline(tmp_path):
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record

@@ -124,6 +124,7 @@ def test_packing_checkpointing_and_eager_attention_are_seen(recipe, tmp_path):
     assert profile.trace is None
 
 
+@pytest.mark.trials
 def test_a_stream_that_ends_within_the_steps_begins_anew(recipe, witnessed, tmp_path):
     # Forty rows are three steps of 2 × 8; the run needs four.
     profile = profile_recipe(recipe("--streaming", "true", "--per_device_train_batch_size", "8"), 1, tmp_path / "run")
@@ -139,6 +140,7 @@ def test_padding_left_by_grouping_is_computed_from_the_lengths(recipe, tmp_path)
     assert (packed.packing, packed.can_pack, packed.grouped_padding_share) == (True, True, None)
 
 
+@pytest.mark.trials
 def test_a_prefix_cannot_be_packed_and_brings_its_mask(recipe, tmp_path):
     profile = profile_recipe(recipe("--method", "prefix"), 1, tmp_path / "run")
     assert not profile.setting.can_pack

@@ -55,6 +55,14 @@ METHODS: dict[str, list[str]] = {
     "prefix": ["--num_virtual_tokens", "4", "--learning_rate", "3e-1"],
     "ia3": ["--learning_rate", "3e-1"],
 }
+# Near relations of others that the suite runs.
+RELATED = (
+    "lora from PiSSA by iteration",
+    "lora from OLoRA",
+    "lora, LoRA+",
+    "lora, paged 8-bit Adam",
+    "qlora, fp4, scales unquantised",
+)
 # Nothing to merge, or nothing left to be merged.
 UNMERGED = ("full", "partial", "adapter", "prefix")
 
@@ -85,7 +93,9 @@ def logits(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.trials] if name in RELATED else []) for name in METHODS]
+)
 def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workplace, tiny_model_dir):
     method = name.split(",")[0].split()[0]
     keys = ["--method", method, *METHODS[name]]

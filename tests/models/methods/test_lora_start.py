@@ -381,6 +381,7 @@ def test_eva_that_does_not_settle_ends(tiny_model_dir, monkeypatch):
         eva(tiny_model_dir, batches_of(make_rows(48)))
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 def test_eva_starts_alike_on_two_ranks_that_saw_other_batches(tiny_model_dir, tmp_path):
     first, second = run_two_ranks(__file__, tmp_path, str(tiny_model_dir))
