@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from hf_recipes.callbacks.trainable import TrainableGuard as TrainableGuard
     from hf_recipes.checkpoints.choose import last_good_checkpoint as last_good_checkpoint
     from hf_recipes.checkpoints.keeper import CheckpointKeeper as CheckpointKeeper
+    from hf_recipes.checkpoints.preemption import PreemptionGuard as PreemptionGuard
+    from hf_recipes.checkpoints.preemption import cut_evaluations as cut_evaluations
     from hf_recipes.checkpoints.verify import verify_checkpoint as verify_checkpoint
     from hf_recipes.core.errors import CheckFailed as CheckFailed
+    from hf_recipes.core.errors import Preempted as Preempted
     from hf_recipes.core.errors import UserError as UserError
     from hf_recipes.data.batching.collate import SupervisedCollator as SupervisedCollator
     from hf_recipes.data.batching.packing import pack as pack
@@ -89,6 +92,8 @@ _EXPORTS: dict[str, str] = {
     "MetricGiver": "callbacks.metrics_feed",
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
+    "Preempted": "core.errors",
+    "PreemptionGuard": "checkpoints.preemption",
     "RankWatch": "callbacks.rank_watch",
     "ReportCallback": "report.live",
     "ScheduleWatch": "callbacks.schedule",
@@ -107,6 +112,7 @@ _EXPORTS: dict[str, str] = {
     "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
+    "cut_evaluations": "checkpoints.preemption",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",

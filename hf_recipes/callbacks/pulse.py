@@ -25,6 +25,7 @@ from typing import Any, Literal
 import psutil
 
 from hf_recipes.callbacks.heartbeats import WAITING, Beat, HeartbeatJudge, Leaving, Mailbox, RankVerdict
+from hf_recipes.core.stop_signals import is_awaited, settled
 
 _TICK_SECONDS = 0.2
 _STANDING_SECONDS = 1.0  # without progress, after which it is worth saying where the code stands
@@ -88,7 +89,7 @@ class Pulse:
         self._lock = threading.RLock()  # a signal may come while the training thread itself takes a last look
         self._last_looked = False
         self._thread = threading.Thread(target=self._run, name="rank-watch", daemon=True)
-        self._sigterm = _Sigterm(self._at_sigterm)
+        self._sigterm = _Sigterm(self._at_sigterm, self._sees_a_loss)
 
     def start(self, meet: Callable[[], None]) -> None:
         """Begin to beat and to look. `meet` waits for all ranks: each knows the others before any of them can go."""
@@ -160,6 +161,10 @@ class Pulse:
             if not self._last_looked:
                 self._last_looked = True
                 self.last_look("terminated")
+
+    def _sees_a_loss(self) -> bool:
+        self.last_look()
+        return self.missing is not None
 
     def _halt(self) -> None:
         self._sigterm.unset()
@@ -268,10 +273,17 @@ class _Sigterm:
 
     Python runs a handler on the main thread alone, between two lines of Python. One that hangs in a collective never
     gets there, so the signal also wakes the thread, and a process that SIGTERM would have ended still ends.
+
+    Where somebody awaits the signal, to save and to end (see `is_awaited`), this rank does not go yet and nothing is
+    done; unless a rank is lost, without which no save can be made.
+
+    Args:
+        action: what to do, and at the second call nothing.
+        sees_a_loss: looks for lost ranks; called on the thread.
     """
 
-    def __init__(self, action: Callable[[], Any]) -> None:
-        self._action = action
+    def __init__(self, action: Callable[[], Any], sees_a_loss: Callable[[], bool] = lambda: False) -> None:
+        self._action, self._sees_a_loss = action, sees_a_loss
         self._active = False
         self._previous: Any = None
         self._handed_on = threading.Event()
@@ -292,11 +304,15 @@ class _Sigterm:
         self._active = False
         if threading.current_thread() is threading.main_thread() and self._previous is not None:
             if signal.getsignal(signal.SIGTERM) == self._handle:
-                signal.signal(signal.SIGTERM, self._previous)
+                signal.signal(signal.SIGTERM, settled(self._previous, signal.SIGTERM))
             other = signal.set_wakeup_fd(-1)
             if other not in (-1, self._wake.fileno()):
                 signal.set_wakeup_fd(other)
         self._wake.send(b"\0")
+
+    def stands_on(self, number: int) -> Any:
+        """The handler below; None while this one is in use (see `settled`)."""
+        return None if self._active else self._previous
 
     def unset_in_child(self) -> None:
         """The child of a fork shares the socket: it must not wake its parent."""
@@ -317,17 +333,22 @@ class _Sigterm:
 
     def see_it_through(self) -> None:
         """On the thread, after SIGTERM."""
+        awaited = is_awaited()
+        if awaited and not self._sees_a_loss():
+            return
         self._action()
-        if not self._handed_on.wait(_MAIN_THREAD_SECONDS) and self._previous == signal.SIG_DFL:
+        ends = awaited or self._previous == signal.SIG_DFL
+        if not self._handed_on.wait(_MAIN_THREAD_SECONDS) and ends:
             os._exit(128 + signal.SIGTERM)  # what the signal alone would have done, as a shell tells it
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._active:
+        awaited = is_awaited()
+        if self._active and not awaited:
             self._action()
         self._handed_on.set()
         if callable(self._previous):
             self._previous(number, frame)
-        elif self._previous == signal.SIG_DFL:
+        elif self._previous == signal.SIG_DFL and not awaited:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

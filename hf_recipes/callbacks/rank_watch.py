@@ -29,6 +29,7 @@ from hf_recipes.callbacks.pulse import Pulse, Telling
 from hf_recipes.callbacks.rank_agreement import Disagreement, RankAgreement, StartFacts
 from hf_recipes.callbacks.watching import Resumable, alarm, note
 from hf_recipes.core import ranks
+from hf_recipes.core.bit_sums import bit_sum
 from hf_recipes.core.events import EventLog, event_log
 from hf_recipes.core.log import logger
 from hf_recipes.core.sharding import is_shard
@@ -319,22 +320,11 @@ def is_replicated(model: nn.Module) -> bool:
 
 def checksums(model: nn.Module) -> list[int]:
     """A sum over the bits of each trainable tensor: differs when any one value does. One host sync."""
-    sums = [_bit_sum(each.detach()) for each in model.parameters() if each.requires_grad]
+    sums = [bit_sum(each.detach()) for each in model.parameters() if each.requires_grad]
     if not sums:
         return []
     device = sums[-1].device
     return [int(each) for each in torch.stack([each.to(device) for each in sums]).tolist()]
-
-
-def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Eight bytes at a time, wrapping: no copy is made, as a sum in another type would."""
-    flat = tensor.reshape(-1)
-    at_once = 8 // flat.element_size()
-    if flat.storage_offset() % at_once:  # a view on an odd place of some flat buffer
-        flat = flat.clone()
-    whole = flat.numel() // at_once * at_once
-    tail = flat[whole:].view(torch.uint8).sum(dtype=torch.int64)
-    return flat[:whole].view(torch.int64).sum() + tail
 
 
 def _length(sized: Any) -> int | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_recipes.checkpoints.complete import is_zero_sharded, missing_for_resume, ranks_of
 from hf_recipes.checkpoints.findings import some
-from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_manifest, read_verified
+from hf_recipes.checkpoints.lock import LOCK_NAME
+from hf_recipes.checkpoints.manifest import read_verified
+from hf_recipes.checkpoints.scan import MANIFEST_NAME
 from hf_recipes.checkpoints.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import read_json
+from hf_recipes.core.events import read_events
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import world_size
-from hf_recipes.core.run_directory import checkpoint_step, list_checkpoints
+from hf_recipes.core.run_directory import is_run, list_checkpoints
 
-_RNG = re.compile(r"^rng_state_(\d+)\.pth$")
+_UNFINISHED = "its save was not finished: it has no manifest.json, which is written last"
 
 
 @dataclass(frozen=True)
@@ -29,17 +31,29 @@ class LastGood:
 
 
 def last_good_checkpoint(output_dir: str | Path) -> LastGood:
-    """Find the newest ``checkpoint-N`` that can be resumed from: every byte as its manifest says (without one: sound
-    in form and values), and with optimizer, scheduler, random states and the Trainer's state, whose absence the
-    Trainer would not mention.
+    """Find the newest ``checkpoint-N`` that can be resumed from: every byte as its manifest says, and with optimizer,
+    scheduler, random states and the Trainer's state, whose absence the Trainer would not mention.
+
+    Where manifests are written (a run of ours, or another checkpoint there has one), one without was killed before it
+    was finished. Where none are, a checkpoint that is complete and sound in form and values is taken.
     """
+    directory = Path(output_dir)
+    unproven = not writes_manifests(directory)
     skipped: list[tuple[Path, str]] = []
-    for checkpoint in reversed(list_checkpoints(Path(output_dir))):
-        reason, proven = _why_not(checkpoint)
+    for checkpoint in reversed(list_checkpoints(directory)):
+        reason, proven = _why_not(checkpoint, unproven_is_enough=unproven)
         if reason is None:
             return LastGood(checkpoint, skipped, proven)
         skipped.append((checkpoint, reason))
     return LastGood(None, skipped)
+
+
+def writes_manifests(output_dir: Path) -> bool:
+    """Whether what saves checkpoints there ends each with a manifest: a run of ours, another checkpoint with one, or a
+    `CheckpointKeeper` that was killed before its first."""
+    if is_run(output_dir) or (output_dir / LOCK_NAME).exists():
+        return True
+    return any((path / MANIFEST_NAME).exists() for path in list_checkpoints(output_dir))
 
 
 def resolve_resume(value: str | Path | bool | None, output_dir: str | Path) -> Path | None:
@@ -49,24 +63,45 @@ def resolve_resume(value: str | Path | bool | None, output_dir: str | Path) -> P
 
     Args:
         value: None or False: start afresh; "last" or True: the newest good one in `output_dir`, the ones passed over
-            are named; a path: that one and no other.
+            are named; "auto": the same, but a fresh start where no save was ever finished; a path: that one and no
+            other.
 
     Raises:
-        UserError: there is no good checkpoint, or the one named is not good. A run never restarts from zero by itself.
+        UserError: there is no good checkpoint, or the one named is not good, or it cannot be taken up by this number of
+            ranks. A run never restarts from zero by itself.
     """
     if value is None or value is False or value == "":
         return None
-    if value is True or value == "last":
+    if value == "auto" and _nothing_saved_yet(Path(output_dir)):
+        return None
+    if value is True or value in ("last", "auto", "true"):
         return _resume_last(Path(output_dir))
     path = Path(str(value))
     if not path.is_dir():
         raise UserError(f"resume_from_checkpoint: '{path}' is not there{_newest_hint(Path(output_dir))}.")
-    reason, proven = _why_not(path)
+    siblings = path.absolute().parent if path.name.startswith("checkpoint-") else path
+    reason, proven = _why_not(path, unproven_is_enough=not writes_manifests(siblings))
     if reason is not None:
-        siblings = path.absolute().parent if path.name.startswith("checkpoint-") else path
         raise UserError(f"resume_from_checkpoint: '{path}' cannot be resumed: {reason}{_newest_hint(siblings)}.")
     _tell(path, proven)
     return path
+
+
+def _nothing_saved_yet(output_dir: Path) -> bool:
+    """Whether "auto" starts at the beginning: no checkpoint there, or only the first one ever begun, cut short."""
+    checkpoints = list_checkpoints(output_dir)
+    if not checkpoints:
+        logger.info("resume_from_checkpoint: auto: '%s' holds no checkpoint, so the run starts.", output_dir)
+        return True
+    first_try = len(checkpoints) == 1 and is_run(output_dir) and not (checkpoints[0] / MANIFEST_NAME).exists()
+    if first_try and not any(event["kind"] == "verify" for event in read_events(output_dir)):
+        logger.warning(
+            "resume_from_checkpoint: auto: the first save of this run, %s, was not finished, so nothing is kept of "
+            "it: the run starts from the beginning.",
+            checkpoints[0],
+        )
+        return True
+    return False
 
 
 def _resume_last(output_dir: Path) -> Path:
@@ -84,15 +119,32 @@ def _resume_last(output_dir: Path) -> Path:
 
 
 def _tell(checkpoint: Path, proven: bool) -> None:
-    proof = "every byte is as its manifest says" if proven else "sound in form and values, but no manifest proves it"
-    logger.info("Resuming from %s: %s.", checkpoint, proof)
-    written_by, now = _ranks(checkpoint), world_size()
-    if written_by and written_by != now:
+    """Say what is resumed, how far it is proven, and what another number of ranks loses.
+
+    Raises:
+        UserError: it cannot go on with this number of ranks.
+    """
+    written_by, now = ranks_of(checkpoint), world_size()
+    other_ranks = written_by is not None and written_by != now
+    if other_ranks and is_zero_sharded(checkpoint):
+        raise UserError(
+            f"resume_from_checkpoint: '{checkpoint}' was written by {written_by} processes, and DeepSpeed cannot cut "
+            f"its optimizer state anew for {now}: start with --num_processes {written_by}."
+        )
+    if proven:
+        logger.info("Resuming from %s: every byte is as its manifest says.", checkpoint)
+    else:
         logger.warning(
-            "%s was written by %d processes and is resumed by %d: weights, optimizer and schedule continue, random "
-            "states start anew, and the place in the data is counted in steps of the present global batch.",
+            "Resuming from %s: sound in form and values, but no manifest proves it; a changed bit would not be seen.",
+            checkpoint,
+        )
+    if other_ranks:
+        logger.warning(
+            "%s was written by %d process%s and is resumed by %d: weights, optimizer and schedule continue, random "
+            "states (dropout) start anew; the place in the data is right as long as the global batch is the same.",
             checkpoint,
             written_by,
+            "" if written_by == 1 else "es",
             now,
         )
 
@@ -102,19 +154,19 @@ def _newest_hint(output_dir: Path) -> str:
     return f"; the newest good one is '{newest}'" if newest else ""
 
 
-def _why_not(checkpoint: Path) -> tuple[str | None, bool]:
+def _why_not(checkpoint: Path, *, unproven_is_enough: bool) -> tuple[str | None, bool]:
     """Why this checkpoint cannot be resumed (None: it can), and whether a manifest proves it."""
     try:
-        absent = _missing_for_resume(checkpoint)
-        if absent:
-            return f"without {some(absent)} it cannot be continued", False
         mark = read_verified(checkpoint)
         if mark and not mark["ok"]:
-            return (
-                f"it did not verify when it was written ({_first(mark.get('problems') or ['no reason kept'])})",
-                False,
-            )
-        report = verify_checkpoint(checkpoint, "content")
+            why = _first(mark.get("problems") or ["no reason kept"])
+            return f"it did not verify when it was written ({why})", False
+        if not unproven_is_enough and not (checkpoint / MANIFEST_NAME).exists():
+            return _UNFINISHED, False
+        absent = missing_for_resume(checkpoint)
+        if absent:
+            return f"without {some(absent)} it cannot be continued", False
+        report = verify_checkpoint(checkpoint, "content", own=True)
     except (UserError, OSError) as error:
         return str(error).rstrip("."), False
     if not report.ok:
@@ -124,47 +176,3 @@ def _why_not(checkpoint: Path) -> tuple[str | None, bool]:
 
 def _first(problems: list[str]) -> str:
     return problems[0] + (f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else "")
-
-
-def _missing_for_resume(checkpoint: Path) -> list[str]:
-    """Names of what the Trainer needs to continue exactly and does not find here."""
-    names = {path.name for path in checkpoint.iterdir()}
-    deepspeed = any(path.is_dir() for path in checkpoint.glob("global_step*"))
-    absent = []
-    if not _trainer_state_fits(checkpoint):
-        absent.append("a trainer_state.json of its own step")
-    if not deepspeed and not any(name.startswith("optimizer") for name in names):
-        absent.append("optimizer.pt")
-    if not deepspeed and "scheduler.pt" not in names:
-        absent.append("scheduler.pt")
-    return absent + _missing_random_states(checkpoint, names)
-
-
-def _trainer_state_fits(checkpoint: Path) -> bool:
-    try:
-        step = read_json(checkpoint / "trainer_state.json")["global_step"]
-        return checkpoint_step(checkpoint) == step
-    except UserError:  # a checkpoint under a name of the user's
-        return isinstance(step, int)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
-
-
-def _missing_random_states(checkpoint: Path, names: set[str]) -> list[str]:
-    ranks = _ranks(checkpoint)
-    if ranks == 1:
-        return [] if "rng_state.pth" in names else ["rng_state.pth"]
-    # Without a manifest the number of ranks is not known: the files must at least be those of ranks 0, 1, 2 …
-    count = ranks or max(2, 1 + max((int(match[1]) for name in names if (match := _RNG.match(name))), default=1))
-    return [file for rank in range(count) if (file := f"rng_state_{rank}.pth") not in names]
-
-
-def _ranks(checkpoint: Path) -> int | None:
-    """How many processes wrote a checkpoint; without a manifest, 1 if it has the random state of a single one."""
-    try:
-        manifest: Manifest | None = read_manifest(checkpoint)
-    except DamagedManifest:
-        manifest = None
-    if manifest:
-        return manifest.world_size
-    return 1 if (checkpoint / "rng_state.pth").is_file() else None

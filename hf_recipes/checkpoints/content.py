@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hf_recipes.checkpoints.adapter import is_half
 from hf_recipes.checkpoints.findings import Findings, some
 from hf_recipes.checkpoints.manifest import Manifest
-from hf_recipes.checkpoints.scan import FileScan, TensorFacts
+from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
 
 
 def check_manifest(scans: Mapping[str, FileScan], manifest: Manifest, findings: Findings) -> None:

@@ -109,14 +109,24 @@ def write_manifest(
     directory = Path(directory)
     if scans is None:
         scans = scan_directory(directory, values=True, hashes=True)
+    manifest = make_manifest(directory, extra, scans)
+    store_manifest(directory, manifest)
+    return manifest
+
+
+def make_manifest(directory: Path, extra: Mapping[str, Any] | None, scans: dict[str, FileScan]) -> Manifest:
+    """The manifest of what a scan with values and hashes found in `directory`; nothing is written."""
     facts = dict(extra or {})
-    manifest = Manifest(scans, facts.pop("step", _step(directory)), world_size(), facts)
-    for stale in (MANIFEST_NAME, VERIFIED_NAME):  # of an earlier attempt that reached this step
+    return Manifest(scans, facts.pop("step", _step(directory)), world_size(), facts)
+
+
+def store_manifest(directory: Path, manifest: Manifest) -> None:
+    """Make the files durable, then write ``manifest.json``; marks of an earlier attempt go first."""
+    for stale in (MANIFEST_NAME, VERIFIED_NAME):
         (directory / stale).unlink(missing_ok=True)
     _sync(directory)
     write_json(directory / MANIFEST_NAME, manifest.to_dict())
     fsync_directory(directory.absolute().parent)
-    return manifest
 
 
 def read_manifest(directory: Path) -> Manifest | None:

@@ -3,105 +3,101 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-import re
-import zipfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hf_recipes.checkpoints.magnitude import abs_max
+from hf_recipes.checkpoints.archives import is_torch_file, read_torch_file
+from hf_recipes.checkpoints.json_files import MAX_JSON_BYTES, read_json_file
+from hf_recipes.checkpoints.paths import walk_files
+from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
 from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
+
+__all__ = ["MANIFEST_NAME", "VERIFIED_NAME", "FileScan", "TensorFacts", "list_files", "scan_directory"]
 
 MANIFEST_NAME = "manifest.json"
 VERIFIED_NAME = "verified.json"
 
+_MARKS = (MANIFEST_NAME, VERIFIED_NAME)
 _CHUNK_BYTES = 2 * 1024 * 1024  # a multiple of every element size; small enough to stay in the cache while it is used
-_STAGED = re.compile(r"^\..*\.tmp$")
-_CHECKPOINT = re.compile(r"^checkpoint-\d+$")
-_TORCH_FILE = re.compile(r"\.(pt|pth)$|^(pytorch_model|adapter_model|optimizer|training_args).*\.bin$")
+_MAX_THREADS = 8
 
 
-@dataclass(frozen=True)
-class TensorFacts:
-    """A tensor's dtype (safetensors' name), shape, and largest absolute value: NaN when any value is NaN, None when
-    the values were not read or there are none."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    abs_max: float | None = None
-
-
-@dataclass(frozen=True)
-class FileScan:
-    """A file's size and, where asked for, its SHA-256; its tensors if it is a sound safetensors file; what is wrong
-    with its form."""
-
-    bytes: int
-    sha256: str | None = None
-    tensors: dict[str, TensorFacts] | None = None
-    damage: str | None = None
-
-
-def scan_directory(directory: Path, *, values: bool, hashes: bool) -> dict[str, FileScan]:
-    """Scan every file that belongs to a checkpoint, by path relative to `directory`.
+def scan_directory(
+    directory: Path, *, values: bool, hashes: bool, checksums: bool | None = None, threads: int | None = None
+) -> dict[str, FileScan]:
+    """Scan every file that belongs to a checkpoint, by path relative to `directory`, sorted.
 
     Args:
-        values: read tensor values, and the checksums that torch's own files carry (headers and directories otherwise).
+        values: read tensor values (headers and directories otherwise).
         hashes: compute SHA-256, in the same pass over the bytes.
+        checksums: compare torch's own files with the checksums in them; None: with `values`, unless there are `hashes`
+            (a hash that is compared with a manifest's sees more).
+        threads: how many files are read at once, with two buffers of 2 MiB each; None: one for each core, at most 8.
     """
-    return {name: _scan_file(directory / name, values, hashes) for name in list_files(directory)}
+    checksums = values and not hashes if checksums is None else checksums
+    scan_one = partial(_scan_file, values=values, hashes=hashes, checksums=checksums)
+    names, refused = walk_files(directory)
+    names = [name for name in names if name not in _MARKS]
+    scans = {name: FileScan(0, damage=reason) for name, reason in refused.items() if name not in _MARKS}
+    if not values and not hashes:
+        scans |= {name: scan_one(directory / name) for name in names}
+        return dict(sorted(scans.items()))
+    by_size = sorted(names, key=lambda name: -(directory / name).stat().st_size)  # the longest must not come last
+    with ThreadPoolExecutor(threads or min(_cores(), _MAX_THREADS)) as pool:
+        found = pool.map(scan_one, (directory / name for name in by_size))
+        scans |= dict(zip(by_size, found, strict=True))
+    return dict(sorted(scans.items()))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def list_files(directory: Path) -> list[str]:
     """The files of a checkpoint, relative and sorted, without the manifest and the mark of its verification, staged
-    files, hidden directories, and checkpoints inside (for an output directory that holds both)."""
-    names = []
-    for folder, subfolders, files in os.walk(directory):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".") and not _CHECKPOINT.match(name)]
-        names += [(Path(folder) / name).relative_to(directory).as_posix() for name in files if not _STAGED.match(name)]
-    return sorted(set(names) - {MANIFEST_NAME, VERIFIED_NAME})
+    files, hidden directories, checkpoints inside (for an output directory that holds both), and what must not be
+    opened (`paths.walk_files`)."""
+    return [name for name in walk_files(directory)[0] if name not in _MARKS]
 
 
-def _scan_file(file: Path, values: bool, hashes: bool) -> FileScan:
+def _scan_file(file: Path, values: bool, hashes: bool, checksums: bool) -> FileScan:
+    try:
+        return _scan_readable(file, values, hashes, checksums)
+    except OSError as error:  # the disk answers with an error, or the file may not be read
+        return FileScan(0, damage=f"cannot be read ({error.strerror or error})")
+
+
+def _scan_readable(file: Path, values: bool, hashes: bool, checksums: bool) -> FileScan:
     size = file.stat().st_size
-    damage = None
     if file.suffix == ".safetensors":
         try:
             return _scan_tensors(file, values, hashes)
         except DamagedFile as error:
-            damage = str(error).removeprefix(f"{file}: ")
-    elif file.suffix == ".json":
-        damage = _json_damage(file)
-    elif _TORCH_FILE.search(file.name):
-        # A hash sees more than the archive's own checksums do.
-        damage = _archive_damage(file, checksums=values and not hashes)
-    return FileScan(size, sha256_of_file(file) if hashes else None, damage=damage)
+            return FileScan(size, _hash(file, hashes), damage=str(error).removeprefix(f"{file}: "))
+    if file.suffix == ".json":
+        return _scan_json(file, size, hashes)
+    if is_torch_file(file):
+        found = read_torch_file(file, checksums=checksums)
+        return FileScan(size, _hash(file, hashes), damage=found.damage, foreign=found.foreign)
+    return FileScan(size, _hash(file, hashes))
 
 
-def _json_damage(file: Path) -> str | None:
-    try:
-        json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        return f"is not JSON ({error})" if file.stat().st_size else "is empty"
-    return None
+def _hash(file: Path, hashes: bool) -> str | None:
+    return sha256_of_file(file) if hashes else None
 
 
-def _archive_damage(file: Path, checksums: bool) -> str | None:
-    """What is wrong with the zip archive that `torch.save` writes. Nothing in it is unpickled."""
-    with open(file, "rb") as stream:
-        if stream.read(1) == b"\x80":  # a bare pickle, as torch wrote before 1.6: nothing to check without a manifest
-            return None
-    try:
-        with zipfile.ZipFile(file) as archive:
-            bad = archive.testzip() if checksums else None
-    except Exception as error:  # zipfile raises a dozen kinds on damaged archives
-        return f"is not a whole torch file ({error})" if file.stat().st_size else "is empty"
-    return f"record '{bad}' does not match its checksum" if bad else None
+def _scan_json(file: Path, size: int, hashes: bool) -> FileScan:
+    if size > MAX_JSON_BYTES:
+        return FileScan(size, _hash(file, hashes), note=f"is larger than {MAX_JSON_BYTES // 10**6} MB: not parsed")
+    raw = file.read_bytes()
+    found = read_json_file(file.name, raw)
+    sha256 = hashlib.sha256(raw).hexdigest() if hashes else None
+    return FileScan(size, sha256, damage=found.damage, note=found.note, content=found.content)
 
 
 def _scan_tensors(file: Path, values: bool, hashes: bool) -> FileScan:
@@ -109,12 +105,16 @@ def _scan_tensors(file: Path, values: bool, hashes: bool) -> FileScan:
     entries, _ = read_header(file)
     if not values and not hashes:
         return FileScan(size, tensors={name: TensorFacts(e.dtype, e.shape) for name, e in entries.items()})
+    from hf_recipes.checkpoints.magnitude import can_judge  # numpy, which the level "structure" does without
+
     tensors = {}
+    unknown = sorted({entry.dtype for entry in entries.values() if not can_judge(entry.dtype)})
+    note = f"holds {', '.join(unknown)}, whose values are not judged" if unknown else None
     with _Reader(file, hashes) as reader:
         reader.skip(min((entry.start for entry in entries.values()), default=size))
         for name, entry in entries.items():
             tensors[name] = TensorFacts(entry.dtype, entry.shape, reader.abs_max(entry))
-        return FileScan(size, reader.hexdigest(), tensors)
+        return FileScan(size, reader.hexdigest(), tensors, note=note)
 
 
 class _Reader:
@@ -136,12 +136,17 @@ class _Reader:
         self.file.close()
 
     def skip(self, nbytes: int) -> None:
-        """Read (and hash) `nbytes` without looking at them: the header."""
+        """Read (and hash) `nbytes` without looking at them: the header, or values of which nothing is known."""
         while nbytes:
             nbytes -= len(self._next(min(nbytes, _CHUNK_BYTES)))
 
     def abs_max(self, entry: TensorEntry) -> float | None:
-        """Read the next tensor of the file; its largest absolute value."""
+        """Read the next tensor of the file; its largest absolute value, None where its dtype is not judged."""
+        from hf_recipes.checkpoints.magnitude import abs_max, can_judge
+
+        if not can_judge(entry.dtype):
+            self.skip(entry.nbytes)
+            return None
         largest = None
         left = entry.nbytes
         while left:

@@ -72,7 +72,10 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks)]
-    return launch(module, fixed, Path(output), num_processes=ranks, config_file=options.config_file)
+    grace = float(recipe.get("preemption_grace_seconds", 25.0))
+    return launch(
+        module, fixed, Path(output), num_processes=ranks, config_file=options.config_file, grace_seconds=grace
+    )
 
 
 def _without(keys: list[str], name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`hf-recipes VERB …`: finds the verb, turns the package's two errors into sentences and exit codes."""
+"""`hf-recipes VERB …`: finds the verb, turns the errors that are meant into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hf_recipes import __version__
-from hf_recipes.core.errors import CheckFailed, UserError, file_problem, nearest
+from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem, nearest
 from hf_recipes.core.log import show_on_console
 
 # Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
@@ -31,12 +31,13 @@ _MODULES = {"ls": "recipes_list", "cp": "recipes_copy"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit code: 0 done, 1 a check failed, 2 wrong use."""
+    """Run one verb and return its exit code: 0 done, 1 a check failed, 2 wrong use, 75 stopped on request and to
+    be resumed."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     show_on_console()
     try:
         return _dispatch(argv)
-    except (UserError, CheckFailed) as error:
+    except (UserError, CheckFailed, Preempted) as error:
         print(f"hf-recipes: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

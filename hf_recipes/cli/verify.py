@@ -15,7 +15,7 @@ from hf_recipes.core.run_directory import find_run, is_run, list_checkpoints
 if TYPE_CHECKING:
     from hf_recipes.checkpoints.verify import VerifyReport
 
-HELP = "check a checkpoint, adapter or model for damage; for a run: every checkpoint, its result and merged models"
+HELP = "check a checkpoint, adapter or model for damage; for a run: its records, checkpoints, result, merged models"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--level",
         choices=LEVELS,
         default="content",
-        help="structure: headers and indices, milliseconds; content: every byte (default); reload: also load it",
+        help="structure: headers, shapes, indices, milliseconds; content: every byte (default); reload: also load the "
+        "model on the CPU and run it once, which takes the memory of the model (of an adapter: of its base)",
     )
-    parser.add_argument("--base", metavar="DIR", help="the base model of an adapter: shapes must fit")
+    parser.add_argument(
+        "--base", metavar="DIR", help="the base model of an adapter (default: the one it names, if it is here)"
+    )
     parser.add_argument("--json", action="store_true", help="print the reports as JSON")
 
 
@@ -43,12 +46,19 @@ def run(args: argparse.Namespace) -> int:
     if targets == [directory]:
         reports = [verify_checkpoint(directory, args.level, args.base)]
     else:
-        reports = [_verify_one(target, args.level, args.base) for target in targets]
+        reports = _records(directory, args.level) + [_verify_one(path, args.level, args.base) for path in targets]
     if args.json:
         print(json.dumps(json_safe({"ok": all(r.ok for r in reports), "reports": [r.to_dict() for r in reports]})))
     else:
         print("\n".join(line for report in reports for line in _lines(report)))
     return 0 if all(report.ok for report in reports) else 1
+
+
+def _records(directory: Path, level: str) -> list[VerifyReport]:
+    """The run's own files, where it is a run."""
+    from hf_recipes.checkpoints.run_files import verify_run_files
+
+    return [verify_run_files(directory, level)] if is_run(directory) else []
 
 
 def _targets(directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-_READ_BYTES = 8 * 1024 * 1024
+_READ_BYTES = 2 * 1024 * 1024
 
 
 def fsync_directory(path: Path) -> None:

@@ -8,16 +8,26 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from hf_recipes.core.bounded_json import TooMuchJson, parse_json
+from hf_recipes.core.errors import UserError
+
 MAX_HEADER_BYTES = 100_000_000
+# Every dtype of safetensors 0.8, by its own name. Elements of less than a byte are packed.
 BITS_PER_ELEMENT = {
     "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
     "U8": 8,
     "I8": 8,
     "F8_E4M3": 8,
+    "F8_E4M3FNUZ": 8,
     "F8_E5M2": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E8M0": 8,
     "I16": 16,
     "U16": 16,
     "F16": 16,
@@ -25,10 +35,12 @@ BITS_PER_ELEMENT = {
     "I32": 32,
     "U32": 32,
     "F32": 32,
+    "C64": 64,
     "I64": 64,
     "U64": 64,
     "F64": 64,
 }
+_MAX_ELEMENTS = 2**63 - 1  # what other readers multiply in 64 bits
 
 
 class DamagedFile(ValueError):
@@ -73,8 +85,8 @@ def read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """Read a safetensors header: entries in file order, and the metadata.
 
     Raises:
-        DamagedFile: the header is cut or no JSON, offsets leave gaps, overlap or disagree with shapes, or the file's
-            size differs from what the header promises.
+        DamagedFile: the header is cut, no JSON, too large or holds a name twice, offsets leave gaps, overlap or
+            disagree with shapes, or the file's size differs from what the header promises.
     """
     size = file.stat().st_size
     with open(file, "rb") as stream:
@@ -85,13 +97,10 @@ def read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         if length > min(MAX_HEADER_BYTES, size - 8):
             raise DamagedFile(f"{file}: header of {length} bytes does not fit into a file of {size}")
         raw = stream.read(length)
-    try:
-        header = json.loads(raw)
-    except ValueError:
-        raise DamagedFile(f"{file}: the header is not JSON") from None
-    if not isinstance(header, dict):
-        raise DamagedFile(f"{file}: the header is not a JSON object")
+    header = _parse_header(file, raw)
     metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise DamagedFile(f"{file}: __metadata__ of the header is not a map of texts")
     base = 8 + length
     entries = [_entry(file, name, spec, base) for name, spec in header.items()]
     entries.sort(key=lambda entry: (entry.start, entry.nbytes))
@@ -105,13 +114,36 @@ def read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     return {entry.name: entry for entry in entries}, metadata
 
 
+def _parse_header(file: Path, raw: bytes) -> dict[str, Any]:
+    try:
+        header = parse_json(raw, unique_names=True)
+        if b"\\u" in raw:
+            json.dumps(header, ensure_ascii=False).encode()  # half a surrogate pair is no text to other readers
+    except TooMuchJson as error:
+        raise DamagedFile(f"{file}: the header {error}, more than any model has: not parsed") from None
+    except RecursionError:
+        raise DamagedFile(f"{file}: the header is nested too deeply") from None
+    except ValueError as error:
+        why = f": {error}" if "twice" in str(error) else ""
+        raise DamagedFile(f"{file}: the header is not JSON{why}") from None
+    if not isinstance(header, dict):
+        raise DamagedFile(f"{file}: the header is not a JSON object")
+    return header
+
+
 def _entry(file: Path, name: str, spec: Any, base: int) -> TensorEntry:
     try:
-        dtype, shape, (begin, end) = spec["dtype"], tuple(int(n) for n in spec["shape"]), spec["data_offsets"]
+        dtype, shape, (begin, end) = spec["dtype"], tuple(spec["shape"]), spec["data_offsets"]
+        if {*map(type, (*shape, begin, end))} != {int}:  # True and 1.0 count as 1 in Python only
+            raise TypeError
         nbytes = end - begin
         bits = prod(shape) * BITS_PER_ELEMENT[dtype]
     except (KeyError, TypeError, ValueError):
         raise DamagedFile(f"{file}: tensor '{name}' has no readable dtype, shape and offsets") from None
+    if shape and min(shape) < 0:
+        raise DamagedFile(f"{file}: tensor '{name}' has a negative size in its shape {list(shape)}")
+    if 0 in shape and prod(size for size in shape if size) > _MAX_ELEMENTS:
+        raise DamagedFile(f"{file}: tensor '{name}' has a shape beyond all memory, {list(shape)}")
     if begin < 0 or bits != nbytes * 8:
         raise DamagedFile(f"{file}: tensor '{name}' {dtype}{list(shape)} does not fill its {nbytes} bytes")
     return TensorEntry(name, dtype, shape, base + begin, nbytes, file)
@@ -122,15 +154,31 @@ SINGLE_NAMES = ("model.safetensors", "adapter_model.safetensors")
 
 
 def tensor_files(directory: Path) -> list[Path]:
-    """The safetensors files that make up the model or adapter in `directory`: by its index when there is one."""
+    """The safetensors files that make up the model or adapter in `directory`: by its index when there is one.
+
+    Raises:
+        UserError: the index names a file outside the directory.
+    """
     for name in INDEX_NAMES:
         if (directory / name).is_file():
             weight_map = json.loads((directory / name).read_text(encoding="utf-8"))["weight_map"]
-            return [directory / shard for shard in dict.fromkeys(weight_map.values())]
+            shards = dict.fromkeys(weight_map.values())
+            for shard in shards:
+                if leaves(shard):
+                    raise UserError(
+                        f"{directory / name} names '{shard}', outside its directory: do not use this model."
+                    )
+            return [directory / shard for shard in shards]
     for name in SINGLE_NAMES:
         if (directory / name).is_file():
             return [directory / name]
     return []
+
+
+def leaves(name: str) -> bool:
+    """Whether the path `name`, which an index gives, could lead out of the index's directory, on any system."""
+    path = PureWindowsPath(name)  # takes both kinds of separator
+    return not name or "\0" in name or bool(path.anchor) or ".." in path.parts
 
 
 def iter_entries(directory: Path) -> Iterator[TensorEntry]:
@@ -139,27 +187,38 @@ def iter_entries(directory: Path) -> Iterator[TensorEntry]:
         yield from read_header(file)[0].values()
 
 
+_TORCH_NAMES = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_x2",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+}
+
+
 def torch_dtype(name: str) -> Any:
-    """The `torch.dtype` for a safetensors dtype name."""
+    """The `torch.dtype` for a safetensors dtype name; raises `KeyError` where torch has none (six-bit floats).
+
+    ``F4`` is torch's pair of 4-bit floats in one byte: the last dimension there is half of safetensors'.
+    """
     import torch
 
-    return {
-        "BOOL": torch.bool,
-        "U8": torch.uint8,
-        "I8": torch.int8,
-        "F8_E4M3": torch.float8_e4m3fn,
-        "F8_E5M2": torch.float8_e5m2,
-        "I16": torch.int16,
-        "U16": torch.uint16,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "I32": torch.int32,
-        "U32": torch.uint32,
-        "F32": torch.float32,
-        "I64": torch.int64,
-        "U64": torch.uint64,
-        "F64": torch.float64,
-    }[name]
+    return getattr(torch, _TORCH_NAMES[name])
 
 
 @dataclass(frozen=True)
@@ -237,4 +296,4 @@ def tensor_bytes(tensor: Any) -> memoryview:
 
 def dtype_name(dtype: Any) -> str:
     """The safetensors name of a `torch.dtype`."""
-    return next(name for name in BITS_PER_ELEMENT if torch_dtype(name) == dtype)
+    return next(name for name in _TORCH_NAMES if torch_dtype(name) == dtype)

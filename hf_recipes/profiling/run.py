@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hf_recipes.checkpoints.preemption import PreemptionGuard
 from hf_recipes.core.flops import training_flops
 from hf_recipes.core.log import logger
 from hf_recipes.core.matmul_weights import matmul_weights
@@ -57,6 +58,7 @@ def profile_recipe(recipe: Recipe, steps: int, directory: Path, trace_path: Path
     use_all_cores()
     setup = set_up(_short(recipe, steps, directory))
     trainer = build_run(setup).trainer
+    trainer.remove_callback(PreemptionGuard)  # there is nothing to save: a signal ends a profile as it ends any command
     rank = setup.arguments.process_index
     kept = trace_path if rank == 0 else None
     recorder = StepRecorder(steps)

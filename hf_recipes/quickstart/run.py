@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.errors import CheckFailed, Preempted
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 
@@ -71,6 +71,8 @@ def _train(output_dir: Path, keys: list[str]) -> None:
     arguments = ["--config", str(find_recipe(RECIPE)), *keys, "--output_dir", str(output_dir)]
     logger.info("[2/4] accelerate launch -m hf_recipes.sft %s", " ".join(arguments))
     code = launch("hf_recipes.sft", arguments, output_dir)
+    if code == Preempted.exit_code:
+        raise Preempted(f"the training was asked to stop, see {output_dir / 'status.json'}: start the quickstart anew.")
     if code != 0:
         raise CheckFailed(f"the training did not finish (code {code}): see {output_dir / 'status.json'}")
 

@@ -179,6 +179,13 @@ class RecipeArguments:
     verify_checkpoints: Literal["off", "structure", "content", "reload"] = field(
         default="reload", metadata={"help": "How deeply each checkpoint is verified right after it was written."}
     )
+    trial_save: bool = field(
+        default=True,
+        metadata={
+            "help": "Save once after the first step, to see then whether saving works; removed when a later checkpoint "
+            "is verified."
+        },
+    )
     evaluation: dict[str, Any] | None = field(
         default=None,
         metadata={
@@ -189,6 +196,27 @@ class RecipeArguments:
     max_label_share: float = field(
         default=0.99,
         metadata={"help": "Classification: a label that holds more of the training rows than this fails the check."},
+    )
+    time_limit: str | None = field(
+        default=None,
+        metadata={
+            "help": "Save and stop before so much time has passed since the start of the command: seconds, 11h30m, or "
+            "as Slurm writes it 2-12:00:00. In a Slurm job its end counts too, by itself."
+        },
+    )
+    preemption_command: str | None = field(
+        default=None,
+        metadata={
+            "help": "A shell command asked again and again on each machine; exit code 0 means that the machine is "
+            "about to go, and the run saves and stops."
+        },
+    )
+    preemption_poll_seconds: float = field(
+        default=5.0, metadata={"help": "Seconds between two runs of preemption_command."}
+    )
+    preemption_grace_seconds: float = field(
+        default=25.0,
+        metadata={"help": "Seconds after SIGTERM within which the run ends, saved or not (schedulers kill after 30)."},
     )
     num_processes: int | None = field(
         default=None, metadata={"help": "Number of ranks that must be there; a different world size stops the run."}

@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.checkpoints.stopped import stopped_outside
+from hf_recipes.core.errors import CheckFailed, Preempted, UserError
+from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
+from hf_recipes.core.stop_signals import StopListener
 from hf_recipes.training.environment import LAUNCHED_BY_US, leave_with_parent
 
 
@@ -27,16 +32,36 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
     show_on_console(rank())
     if parent := os.environ.get(LAUNCHED_BY_US):
         leave_with_parent(int(parent))
+    listener = StopListener(("SIGTERM", "SIGUSR1"), at_once=_leave)  # the training's own stands above it
+    listener.listen()
     try:
         config, keys = split_config(arguments)
         _train(train, config, keys)
-    except (UserError, CheckFailed) as error:
+    except (UserError, CheckFailed, Preempted) as error:
         if rank() == 0:
             print(f"hf-recipes: {error}", file=sys.stderr)
+            _record_unrecorded(error, arguments)
         return 0 if os.environ.get(LAUNCHED_BY_US) else error.exit_code
     except KeyboardInterrupt:
         return 130
+    finally:
+        if not listener.reason:  # else the process ends now, and one more signal must not hinder it
+            listener.close()
     return 0
+
+
+def _leave(reason: str) -> None:
+    raise Preempted(stopped_outside(reason))
+
+
+def _record_unrecorded(error: Exception, arguments: Sequence[str]) -> None:
+    """`hf-recipes sft` reads status.json, and a run that is stopped before it knew its directory has written none."""
+    if not isinstance(error, Preempted) or not os.environ.get(LAUNCHED_BY_US) or "--output_dir" not in arguments[:-1]:
+        return
+    status = Path(arguments[list(arguments).index("--output_dir") + 1]) / "status.json"
+    if not status.is_file():
+        status.parent.mkdir(parents=True, exist_ok=True)
+        write_json(status, {"code": error.exit_code, "sentence": str(error), "last_step": 0, "time": time.time()})
 
 
 def split_config(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -59,6 +84,6 @@ def _train(train: str, config: str, keys: list[str]) -> None:
     try:
         run(recipe)
     finally:
-        from accelerate import PartialState
-
-        PartialState().destroy_process_group()
+        torch = sys.modules.get("torch")  # a run that is stopped early has perhaps not imported it
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()

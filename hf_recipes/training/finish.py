@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.models.source import ModelSource
+from hf_recipes.training.preempting import find_guard, raise_if_preempted
 from hf_recipes.training.resume import train_from
 from hf_recipes.training.setup import Setup
 from hf_recipes.training.watching import explained_ends
@@ -20,14 +21,18 @@ def train_and_save(
     Raises:
         UserError: the checkpoint does not fit the model.
         CheckFailed: a watcher ended the training, or what was saved does not verify.
+        Preempted: the run was asked to stop and is saved; there is no result.
     """
     try:
         with explained_ends(setup.arguments):
             train_from(trainer, checkpoint)
+        raise_if_stopped(trainer)
+        raise_if_preempted(trainer, setup.ours.verify_checkpoints != "off")
+        setup.save_result(trainer, source)
     finally:
         end["last_step"] = trainer.state.global_step
-    raise_if_stopped(trainer)
-    setup.save_result(trainer, source)
+        if guard := find_guard(trainer):
+            guard.close()
     end["sentence"] = f"finished {trainer.state.global_step} steps"
 
 

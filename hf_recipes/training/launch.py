@@ -9,21 +9,18 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.checkpoints.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
+from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import read_events
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
-
-GRACE_SECONDS = 20
-_HOW_TO_RESUME = "go on with --resume_from_checkpoint last"
+from hf_recipes.training.rank_group import GroupEnd, run_group
 
 
 def has_accelerator() -> bool:
@@ -63,12 +60,27 @@ def launch_environment(num_processes: int) -> dict[str, str]:
 
 
 def launch(
-    module: str, arguments: Sequence[str], output_dir: Path, *, num_processes: int = 1, config_file: str | None = None
+    module: str,
+    arguments: Sequence[str],
+    output_dir: Path,
+    *,
+    num_processes: int = 1,
+    config_file: str | None = None,
+    grace_seconds: float = 25.0,
 ) -> int:
     """Run `module` under `accelerate launch` and return the code from the run's status.json.
 
+    Args:
+        module: Python module the ranks run.
+        arguments: Its arguments.
+        output_dir: The run directory.
+        num_processes: Number of ranks on this machine.
+        config_file: An accelerate config file.
+        grace_seconds: How long the ranks may live after SIGTERM (see `run_group`).
+
     Raises:
         UserError: accelerate is missing, or the config file is.
+        KeyboardInterrupt: Ctrl-C, before the run could do anything about it.
     """
     if importlib.util.find_spec("accelerate") is None:
         raise UserError("accelerate is not installed: run `pip install accelerate`.")
@@ -78,18 +90,29 @@ def launch(
     before = status.read_bytes() if status.is_file() else None
     status.unlink(missing_ok=True)
     command = launch_command(module, arguments, num_processes, config_file)
-    try:
-        launcher_code = run_group(command, launch_environment(num_processes))
-    except SystemExit as leaving:
-        if not status.is_file():
-            _write_end(output_dir, f"terminated by a signal (exit code {leaving.code}); {_HOW_TO_RESUME}")
-        raise
-    if launcher_code and not status.is_file() and (output_dir / "events.jsonl").is_file():
-        _write_end(output_dir, _last_words(output_dir) or f"the ranks ended without a word; {_HOW_TO_RESUME}")
-    code = _exit_code(status, launcher_code)
+    end = run_group(command, launch_environment(num_processes), module, grace_seconds)
+    if not status.is_file():
+        _tell_end(output_dir, end)
+    elif end.stopped_by and end.code:
+        logger.warning("%s", json.loads(status.read_text(encoding="utf-8")).get("sentence"))  # below a traceback
+    code = _exit_code(status, end)
     if before is not None and code == UserError.exit_code:
         status.write_bytes(before)  # refused use changes nothing about how the run here ended
     return code
+
+
+def _tell_end(output_dir: Path, end: GroupEnd) -> None:
+    """Write the status that the ranks could not write."""
+    if end.stopped_by == "SIGINT":
+        if output_dir.is_dir():
+            _write_end(output_dir, 130, "interrupted")
+        raise KeyboardInterrupt
+    if end.stopped_by and end.killed:
+        _write_end(output_dir, *unsaved_end(output_dir, f"stopped by {end.stopped_by}, and killed: {end.killed}"))
+    elif end.stopped_by:
+        _write_end(output_dir, Preempted.exit_code, stopped_outside(end.stopped_by))
+    elif end.code and (output_dir / "events.jsonl").is_file():
+        _write_end(output_dir, 1, _last_words(output_dir) or f"the ranks ended without a word; {HOW_TO_GO_ON}")
 
 
 def _last_words(output_dir: Path) -> str:
@@ -100,55 +123,22 @@ def _last_words(output_dir: Path) -> str:
     return f"{gone[-1].get('message', '')}" if gone else ""
 
 
-def _write_end(output_dir: Path, sentence: str) -> None:
-    """Write the status that the ranks could not write, and say it last, below the launcher's traceback."""
+def _write_end(output_dir: Path, code: int, sentence: str) -> None:
+    """Write a status for the ranks, and say it last, below the launcher's traceback."""
     steps = [event["step"] for event in read_events(output_dir) if isinstance(event.get("step"), int)]
-    status = {"code": 1, "sentence": sentence, "last_step": max(steps, default=0), "time": time.time()}
+    status = {"code": code, "sentence": sentence, "last_step": max(steps, default=0), "time": time.time()}
     with contextlib.suppress(OSError):
+        output_dir.mkdir(parents=True, exist_ok=True)
         write_json(output_dir / "status.json", status)
     logger.error("%s", sentence)
 
 
-def run_group(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a command as a process group of its own and return its exit code.
-
-    SIGTERM and Ctrl-C are passed on to the whole group, ranks included: a launcher that dies of SIGTERM leaves its rank
-    running. Ranks that have not left within `GRACE_SECONDS` are killed.
-    """
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-
-    def terminate(signum: int, _frame: object) -> None:
-        raise SystemExit(128 + signum)
-
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        _stop(process, signal.SIGINT)
-        raise
-    except SystemExit:
-        _stop(process, signal.SIGTERM)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _stop(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
-    if not hasattr(os, "killpg"):  # Windows
-        process.terminate()
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_SECONDS)
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _exit_code(status: Path, launcher_code: int) -> int:
+def _exit_code(status: Path, end: GroupEnd) -> int:
     try:
         code = int(json.loads(status.read_text(encoding="utf-8"))["code"])
     except (OSError, ValueError, KeyError):
-        if launcher_code:
-            logger.error("The run ended without a status (launcher exit code %d).", launcher_code)
-        return 1 if launcher_code else 0
-    return code if code or not launcher_code else 1
+        if end.code:
+            logger.error("The run ended without a status (launcher exit code %d).", end.code)
+        return 1 if end.code else 0
+    # A launcher that was told to stop fails, whatever its ranks made of it.
+    return code if code or not end.code or end.stopped_by else 1

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import CheckFailed, UserError, file_problem
+from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
@@ -20,6 +20,7 @@ from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores
+from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED
 
 _PACKAGES = ("hf-recipes", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
@@ -28,36 +29,45 @@ RUNS_ROOT = Path("runs")
 
 def choose_output(recipe: Recipe) -> Path:
     """The run directory of a recipe: its `output_dir`; else, on resume, that of the checkpoint or the recipe's newest
-    run; else a new ``runs/NAME-TIME``.
+    run (``auto``: its newest unfinished one); else a new ``runs/NAME-TIME``.
 
     Raises:
-        UserError: nothing to resume from, or the directory holds another run and this one does not resume it.
+        UserError: nothing to resume from, or the directory holds another run and this one does not resume it; with
+            ``exit_code`` 0: ``auto`` finds the run finished.
     """
-    resume = recipe.get("resume_from_checkpoint")
-    if output := recipe.get("output_dir"):
-        path = Path(output)
-    elif resume in ("last", True, "true"):
-        path = _newest_run(recipe.name)
-    elif resume:
-        path = Path(resume).parent
-    else:
-        path = RUNS_ROOT / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    request = resume_request(recipe)
+    tell_request(recipe, request)
+    path = _place(recipe, request)
     if path.is_file():
         raise UserError(f"output_dir: '{path}' is a file: name a directory.")
-    if not resume and (is_run(path) or list_checkpoints(path)):
+    if request == "auto":
+        check_same_recipe(path, recipe)
+        end_if_finished(path, recipe)
+    if not request and (is_run(path) or list_checkpoints(path)):
         raise UserError(
             f"output_dir: '{path}' already holds a run: resume it with --resume_from_checkpoint last, or name another."
         )
     return path
 
 
-def _newest_run(name: str) -> Path:
-    runs = [path for path in RUNS_ROOT.glob(f"{name}-*") if is_run(path)] if RUNS_ROOT.is_dir() else []
-    if not runs:
+def _place(recipe: Recipe, request: str | None) -> Path:
+    if output := recipe.get("output_dir"):
+        return Path(output)
+    if request == "last":
+        if newest := newest_run(RUNS_ROOT, recipe.name):
+            return newest
         raise UserError(
-            f"resume_from_checkpoint: no run of '{name}' under {RUNS_ROOT}/: give its --output_dir, or start without."
+            f"resume_from_checkpoint: no run of '{recipe.name}' under {RUNS_ROOT}/: give its --output_dir, or start "
+            "without."
         )
-    return max(runs, key=lambda path: (path / "run.json").stat().st_mtime)
+    if request == "auto":
+        if unfinished := newest_run(RUNS_ROOT, recipe.name, unfinished=True):
+            logger.info("resume_from_checkpoint: auto: going on with '%s', the newest unfinished run.", unfinished)
+            return unfinished
+        logger.info("resume_from_checkpoint: auto: no unfinished run of '%s' under %s/.", recipe.name, RUNS_ROOT)
+    elif request:
+        return Path(request).parent
+    return RUNS_ROOT / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def versions() -> dict[str, str]:
@@ -121,19 +131,20 @@ def recorded_end(path: Path) -> Iterator[dict[str, Any]]:
     facts: dict[str, Any] = {"last_step": 0}
     try:
         yield facts
-    except (UserError, CheckFailed) as error:
-        _write_status(path, error.exit_code, str(error), facts)
+    except (UserError, CheckFailed, Preempted) as error:
+        write_status(path, error.exit_code, str(error), facts)
         raise
     except KeyboardInterrupt:
-        _write_status(path, 130, "interrupted", facts)
+        write_status(path, 130, "interrupted", facts)
         raise
     except BaseException as error:
-        _write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
+        write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
         raise
-    _write_status(path, 0, facts.pop("sentence", "finished"), facts)
+    write_status(path, 0, facts.pop("sentence", "finished"), facts)
 
 
-def _write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) -> None:
+def write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) -> None:
+    """Write status.json (rank 0): exit code, one sentence, and what else is known."""
     if not is_main():
         return
     status = {"code": code, "sentence": sentence, "time": time.time(), "pid": os.getpid(), **facts}

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from transformers.trainer_callback import TrainerState
+
+from hf_recipes.callbacks.restore import restore_training_state, why_not_restorable
+from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.events import event_log
 from hf_recipes.core.files import read_json
+from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import from_main, is_main
+from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.training.requeue import resume_request
+from hf_recipes.training.same_batch import keep_global_batch
+from hf_recipes.training.same_run import check_same_model
+
+if TYPE_CHECKING:
+    from hf_recipes.training.setup import Setup
 
 # What torch and PEFT say when the tensors of a checkpoint do not fit the model or the optimizer.
 _MISFITS = ("size mismatch", "state_dict", "parameter group", "checkpoint index")
@@ -37,19 +51,40 @@ _ADAPTER_SHAPE: dict[str, dict[str, str]] = {
 }
 
 
-def check_resume(checkpoint: Path | None, model: Any, planned_steps: int) -> None:
+def find_resume(setup: Setup) -> Path | None:
+    """The checkpoint a run goes on from, None for a start: good, of the same model, and with the same global batch.
+    To be called on every rank, before anything is loaded; it may change the accumulation in ``setup.arguments``.
+
+    Raises:
+        UserError: see `resolve_resume`, `check_same_model`, `keep_global_batch`.
+    """
+    request = resume_request(setup.recipe)
+    checkpoint = from_main(lambda: resolve_resume(request, setup.run.path))
+    check_same_model(setup.recipe, checkpoint)
+    keep_global_batch(setup.recipe, setup.arguments, checkpoint)
+    return checkpoint
+
+
+def check_resume(checkpoint: Path | None, model: Any, planned_steps: int, *, streamed: bool = False) -> None:
     """Refuse a checkpoint that this recipe cannot continue, before anything of the run is written over.
 
     Raises:
-        UserError: its adapter has another shape than the recipe's, or no step is left to train.
+        UserError: its adapter has another shape than the recipe's, or no step is left to train and the result is there,
+            or it stands in a later pass of a stream.
     """
     if checkpoint is None:
         return
-    step = int(read_json(checkpoint / "trainer_state.json")["global_step"])
-    if step >= planned_steps:
+    state = read_json(checkpoint / "trainer_state.json")
+    step = int(state["global_step"])
+    if step >= planned_steps and _result_step(checkpoint.parent) >= step:
         raise UserError(
             f"'{checkpoint}' is at step {step} of {planned_steps}, nothing is left to train: raise max_steps or "
             "num_train_epochs, or use the result."
+        )
+    if streamed and float(state.get("epoch") or 0) >= 1:
+        raise UserError(
+            f"streaming: '{checkpoint}' is in pass {int(state['epoch']) + 1} over its data, and the Trainer takes up a "
+            "stream in its first pass only: prepare the data without streaming and start anew."
         )
     configs = getattr(model, "peft_config", None)
     if configs is None or not (checkpoint / "adapter_config.json").is_file():
@@ -68,12 +103,24 @@ def _comparable(value: Any) -> Any:
     return sorted(value) if isinstance(value, (list, tuple, set)) and value else value or None
 
 
+def _result_step(directory: Path) -> int:
+    """The step of the result in a run directory, -1 without one."""
+    try:
+        return int(read_json(RunDirectory(directory).result / "manifest.json")["step"])
+    except (UserError, OSError, ValueError, KeyError, TypeError):
+        return -1
+
+
 def train_from(trainer: Any, checkpoint: Path | None) -> None:
-    """Run `trainer.train`, resuming from `checkpoint` where there is one.
+    """Run `trainer.train`, resuming from `checkpoint` where there is one. One of the last step is only taken up, so
+    that the result can be saved: the Trainer would train a step more.
 
     Raises:
         UserError: the checkpoint's tensors do not fit this recipe's model (other rank, targets or method).
     """
+    if checkpoint is not None and _is_at_end(trainer, checkpoint):
+        _take_up_end(trainer, checkpoint)
+        return
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except ImportError as error:  # an optimizer of a package that is not there
@@ -86,3 +133,25 @@ def train_from(trainer: Any, checkpoint: Path | None) -> None:
             f"'{checkpoint}' does not fit this recipe's model: resume with the method, lora_r and targets it was "
             f"trained with, or start anew with another output_dir ({text[:200]})."
         ) from error
+
+
+def _is_at_end(trainer: Any, checkpoint: Path) -> bool:
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    planned = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1]
+    return state.global_step >= planned
+
+
+def _take_up_end(trainer: Any, checkpoint: Path) -> None:
+    """Put the weights of the last step into the trainer's model, and the state it ended with."""
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    if reason := "the model is sharded" if sharded else why_not_restorable(trainer.model, None):
+        raise UserError(
+            f"'{checkpoint}' is of the last step, and its result cannot be saved without training, since {reason}: go "
+            "on from the checkpoint before it (resume_from_checkpoint: PATH)."
+        )
+    restore_training_state(trainer.model, trainer.create_optimizer(), checkpoint)
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    sentence = f"All {trainer.state.global_step} steps were trained already: the result is saved from {checkpoint}."
+    logger.info("%s", sentence)
+    if is_main():
+        event_log(trainer.args.output_dir).write("note", trainer.state.global_step, detector="resume", message=sentence)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, set_seed
 
-from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.core.ranks import barrier, first_on_each_machine, from_main, gather, is_main
+from hf_recipes.core.ranks import barrier, first_on_each_machine, gather, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.data.mixing.streaming import StreamedData, stream_data
@@ -32,9 +31,8 @@ from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end
-from hf_recipes.training.resume import check_resume
+from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
-from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
@@ -85,8 +83,7 @@ def build_run(setup: Setup) -> BuiltRun:
     check_rows(recipe)
     check_world_size(setup.ours.num_processes, arguments.world_size)
     watchers = recipe_watchers(setup)
-    resume = from_main(lambda: resolve_resume(recipe.get("resume_from_checkpoint"), setup.run.path))
-    check_same_model(recipe, resume)
+    resume = find_resume(setup)
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
     data = _prepare(setup, tokenizer)
@@ -96,7 +93,7 @@ def build_run(setup: Setup) -> BuiltRun:
     rows = choose_rows(data.train, model, recipe, arguments, setup.precision)
     collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
     start_adapter_of_run(setup, model, rows, collator, resume)
-    check_resume(resume, model, total_steps(rows.count, arguments))
+    check_resume(resume, model, total_steps(rows.count, arguments), streamed=rows.count == 0)
     fitted = fit_in_memory(model, recipe, arguments, setup.precision, rows)
     tell_padding(rows, arguments)
     stop_ids = _stop_at_end_of_turn(model, data.report)

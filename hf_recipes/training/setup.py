@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.checkpoints.facts import batch_facts, versions
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
 from hf_recipes.checkpoints.verify import verify_checkpoint
-from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
@@ -51,11 +52,17 @@ class Setup:
 
     def manifest_facts(self, source: ModelSource) -> dict[str, Any]:
         """What every manifest of the run says about where its weights come from."""
+        try:
+            base = self.run.read(self.run.run_json)["base_model"]  # with the hashes of its files
+        except (UserError, KeyError):
+            base = {"name_or_path": source.name_or_path, "revision": source.revision}
         return {
             "recipe": self.recipe.fingerprint(),
-            "base_model": source.name_or_path,
+            "base_model": base,
             "seed": self.arguments.seed,
-            "world_size": self.arguments.world_size,
+            "data_seed": self.arguments.data_seed,
+            "batch": batch_facts(self.arguments),
+            "versions": versions(),
         }
 
     def save_result(self, trainer: Any, source: ModelSource) -> None:
@@ -144,4 +151,5 @@ def start_checkpoint_keeper(setup: Setup, source: ModelSource) -> CheckpointKeep
         level=setup.ours.verify_checkpoints,
         save_total_limit=setup.arguments.save_total_limit,
         extra=setup.manifest_facts(source),
+        trial_save=setup.ours.trial_save,
     )

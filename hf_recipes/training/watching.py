@@ -17,11 +17,13 @@ from hf_recipes.callbacks.metrics_feed import feed_metrics
 from hf_recipes.callbacks.out_of_memory import explained_out_of_memory
 from hf_recipes.callbacks.rank_watch import describe_missing_ranks
 from hf_recipes.checkpoints.choose import last_good_checkpoint
+from hf_recipes.checkpoints.preemption import cut_evaluations
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.core.log import logger
 from hf_recipes.models.methods.prefix import generate_with_prefix
 from hf_recipes.report.live import ReportCallback
+from hf_recipes.training.preempting import recipe_guard
 
 if TYPE_CHECKING:
     from hf_recipes.training.setup import Setup
@@ -31,17 +33,20 @@ _LOST_RANK = ("connection closed by peer", "connection reset", "gloo", "nccl", "
 
 
 def recipe_watchers(setup: Setup) -> list[TrainerCallback]:
-    """The event log and the watchers that the recipe's `watch:` asks for.
+    """The event log, the guard that saves when the run is asked to stop, and the watchers that the recipe's `watch:`
+    asks for.
 
     Raises:
         UserError: a threshold is not known, or out of its range.
     """
-    return [EventLogCallback(), *build_watchers(setup.ours.watch, last_good=_last_good)]
+    return [EventLogCallback(), recipe_guard(setup), *build_watchers(setup.ours.watch, last_good=_last_good)]
 
 
 def watch_with(trainer: Any, setup: Setup) -> None:
-    """Add what needs the trainer: sample answers to its eval rows (domain ones, where they are apart), the metrics
-    feed, and the live page, last, so that it shows what the others wrote."""
+    """Add what needs the trainer: an early end to evaluations when the run is asked to stop, sample answers to its eval
+    rows (domain ones, where they are apart), the metrics feed, and the live page, last, so that it shows what the
+    others wrote."""
+    cut_evaluations(trainer)
     config = WatchConfig.from_dict(setup.ours.watch)
     rows = trainer.eval_dataset
     rows = next(iter(rows.values())) if isinstance(rows, dict) else rows

@@ -69,6 +69,7 @@ def make_trainer(
     lora: LoraConfig | None = None,
     model: torch.nn.Module | None = None,
     rows: int = 64,
+    eval_rows: int = 0,
     **arguments: Any,
 ) -> Trainer:
     """A Trainer on the CPU: 64 random rows of 8 tokens, 4 a step, attention dropout 0.1, every loss logged."""
@@ -89,10 +90,12 @@ def make_trainer(
         "disable_tqdm": True,
         **arguments,
     }
+    data = [{"input_ids": row, "labels": row} for row in tokens]
     return Trainer(
         model=model,
         args=TrainingArguments(**settings),
-        train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
+        train_dataset=data,
+        eval_dataset=data[:eval_rows] or None,
         callbacks=callbacks,
     )
 

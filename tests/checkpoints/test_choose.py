@@ -16,6 +16,26 @@ from hf_recipes.checkpoints.manifest import read_verified, write_verified
 LONG = {"rows": 24, "max_steps": 9, "save_steps": 7}
 
 
+def without_marks(run):
+    """As a Trainer leaves it that knows nothing of manifests."""
+    for mark in [*run.glob("*/manifest.json"), *run.glob("*/verified.json")]:
+        mark.unlink()
+
+
+def make_zero(checkpoint, ranks):
+    """Turn a checkpoint into what DeepSpeed's ZeRO-2 leaves on some ranks (names and places, not the contents)."""
+    (checkpoint / "global_step2").mkdir()
+    (checkpoint / "latest").write_text("global_step2")
+    (checkpoint / "optimizer.pt").unlink()
+    shutil.copy(checkpoint / "rng_state.pth", checkpoint / "global_step2" / "mp_rank_00_model_states.pt")
+    for rank in range(ranks):
+        part = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        shutil.copy(checkpoint / "rng_state.pth", checkpoint / "global_step2" / part)
+        shutil.copy(checkpoint / "rng_state.pth", checkpoint / f"rng_state_{rank}.pth")
+    (checkpoint / "rng_state.pth").unlink()
+    without_marks(checkpoint.parent)
+
+
 def cut(file):
     file.write_bytes(file.read_bytes()[:-100])
 
@@ -29,8 +49,7 @@ def test_the_newest_is_last_when_it_is_good(full_run):
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_c1_a_cut_file_passes_the_checkpoint_over_and_names_it(full_run, name, manifest):
     if not manifest:
-        for mark in [*full_run.glob("*/manifest.json"), *full_run.glob("*/verified.json")]:
-            mark.unlink()
+        without_marks(full_run)
     cut(full_run / "checkpoint-2" / name)
     last = last_good_checkpoint(full_run)
     assert last.path == full_run / "checkpoint-1"
@@ -50,20 +69,46 @@ def test_c1_a_half_written_and_an_empty_directory_are_passed_over(full_run):
     assert [path.name for path, _ in last.skipped] == ["checkpoint-4", "checkpoint-3"]
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
 @pytest.mark.parametrize("manifest", [True, False])
 def test_c4_a_checkpoint_without_what_the_trainer_needs_is_passed_over(full_run, name, manifest):
     checkpoint = full_run / "checkpoint-2"
     (checkpoint / name).unlink()
     if not manifest:
-        (checkpoint / "manifest.json").unlink()
+        without_marks(full_run)
     ((skipped, reason),) = last_good_checkpoint(full_run).skipped
     assert skipped == checkpoint
-    assert name.split(".")[0].removesuffix("_state") in reason
+    assert name.split(".")[0].removesuffix("_state") in reason or "weights" in reason
+
+
+def test_where_manifests_are_written_a_checkpoint_without_one_was_not_finished(full_run):
+    (full_run / "checkpoint-2" / "manifest.json").unlink()
+    last = last_good_checkpoint(full_run)
+    assert last.path == full_run / "checkpoint-1"
+    ((skipped, reason),) = last.skipped
+    assert skipped == full_run / "checkpoint-2"
+    assert reason == "its save was not finished: it has no manifest.json, which is written last"
+
+
+@pytest.mark.parametrize("sign", ["run.json", ".writer.lock"])
+def test_c1_the_first_save_of_a_run_of_ours_counts_only_once_it_has_its_manifest(sign, full_run):
+    without_marks(full_run)
+    assert last_good_checkpoint(full_run).path == full_run / "checkpoint-2"
+    (full_run / sign).write_text("{}")
+    assert last_good_checkpoint(full_run).path is None
+
+
+def test_a_foreign_checkpoint_is_taken_after_form_and_values_and_that_is_said(full_run, caplog):
+    without_marks(full_run)
+    with caplog.at_level(logging.WARNING, "hf_recipes"):
+        assert resolve_resume("last", full_run) == full_run / "checkpoint-2"
+    assert "sound in form and values, but no manifest proves it" in caplog.text
 
 
 def test_the_state_of_another_step_is_passed_over(full_run):
-    (full_run / "checkpoint-2" / "manifest.json").unlink()
+    without_marks(full_run)
     shutil.copy(full_run / "checkpoint-1" / "trainer_state.json", full_run / "checkpoint-2")
     assert last_good_checkpoint(full_run).path == full_run / "checkpoint-1"
 
@@ -85,7 +130,7 @@ def test_a_good_mark_alone_is_not_enough(full_run):
 
 def test_random_states_of_several_ranks_must_all_be_there(full_run):
     checkpoint = full_run / "checkpoint-2"
-    (checkpoint / "manifest.json").unlink()
+    without_marks(full_run)
     (checkpoint / "rng_state.pth").rename(checkpoint / "rng_state_0.pth")
     ((_, reason),) = last_good_checkpoint(full_run).skipped
     assert "rng_state_1.pth" in reason
@@ -131,7 +176,47 @@ def test_c6_another_number_of_ranks_is_said_in_one_sentence(full_run, caplog, mo
     monkeypatch.setattr("hf_recipes.checkpoints.choose.world_size", lambda: 2)
     with caplog.at_level(logging.WARNING, "hf_recipes"):
         resolve_resume("last", full_run)
-    assert "written by 1 processes and is resumed by 2" in caplog.text
+    assert "written by 1 process and is resumed by 2" in caplog.text
+
+
+def test_c6_parts_of_zero_are_refused_to_another_number_of_ranks(full_run, monkeypatch):
+    monkeypatch.setattr("hf_recipes.checkpoints.choose.world_size", lambda: 4)
+    make_zero(full_run / "checkpoint-2", ranks=2)
+    with pytest.raises(UserError, match=r"written by 2 processes, and DeepSpeed cannot cut .* for 4: start with "):
+        resolve_resume("last", full_run)
+
+
+@pytest.mark.parametrize(("value", "lost"), [("auto", 0), ("auto", 1), ("last", 1)])
+def test_auto_is_last_where_there_are_checkpoints(value, lost, full_run):
+    for checkpoint in sorted(full_run.glob("checkpoint-*"))[2 - lost :]:
+        cut(checkpoint / "model.safetensors")
+    assert resolve_resume(value, full_run) == full_run / f"checkpoint-{2 - lost}"
+
+
+def test_c1_auto_starts_only_where_no_save_was_ever_finished(full_run, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "hf_recipes")
+    assert resolve_resume("auto", tmp_path / "nothing") is None
+    assert "holds no checkpoint, so the run starts" in caplog.text
+    for checkpoint in full_run.glob("checkpoint-*"):
+        cut(checkpoint / "model.safetensors")
+    with pytest.raises(UserError, match="none of its 2 checkpoints is good"):
+        resolve_resume("auto", full_run)
+
+
+def test_c1_auto_starts_anew_when_the_first_save_of_all_was_cut_short(full_run, caplog):
+    shutil.rmtree(full_run / "checkpoint-2")
+    without_marks(full_run)
+    events = (full_run / "events.jsonl").read_text()
+    (full_run / "events.jsonl").unlink()
+    (full_run / "run.json").write_text("{}")
+    with caplog.at_level(logging.WARNING, "hf_recipes"):
+        assert resolve_resume("auto", full_run) is None
+    assert "the first save of this run, " in caplog.text
+    (full_run / "events.jsonl").write_text(events)  # it tells of a save that was finished: then something is lost
+    with pytest.raises(UserError, match="none of its 1 checkpoints is good"):
+        resolve_resume("auto", full_run)
+    with pytest.raises(UserError, match="none of its 1 checkpoints is good"):
+        resolve_resume("last", full_run)
 
 
 @pytest.mark.parametrize("lora", [None, lora_config()], ids=["full", "lora"])

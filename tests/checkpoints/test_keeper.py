@@ -3,10 +3,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_helpers import lora_config, make_trainer, tiny_llama
+from checkpoint_helpers import LossRecorder, lora_config, make_trainer, read_losses, tiny_llama
 from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
@@ -40,7 +41,7 @@ def test_every_checkpoint_is_marked_and_verified_and_the_event_says_so(tmp_path)
     assert keeper.failed is None
     for step in (1, 2):
         checkpoint = tmp_path / f"checkpoint-{step}"
-        assert read_manifest(checkpoint).extra == {"recipe": "abc"}
+        assert read_manifest(checkpoint).extra["recipe"] == "abc"
         assert read_verified(checkpoint)["level"] == "reload"
         assert read_verified(checkpoint)["ok"]
     first, second = [event for event in read_events(tmp_path) if event["kind"] == "verify"]
@@ -93,15 +94,18 @@ NAME = "model.layers.0.mlp.up_proj.weight"
         (lambda tensors: tensors[NAME].fill_(float("nan")), "holds NaN"),
     ],
 )
-def test_c3_a_save_that_differs_from_memory_stops_the_run(change, said, tmp_path, caplog):
+def test_c3_a_save_that_differs_from_memory_stops_the_run_before_the_next_save(change, said, tmp_path, caplog):
     keeper = CheckpointKeeper()
     trainer = make_trainer(tmp_path, [Spoil("model.safetensors", change), keeper], max_steps=5)
     with caplog.at_level(logging.WARNING, "hf_recipes"):
         trainer.train()
-    assert trainer.state.global_step == 2
-    assert said in keeper.failed
-    assert said in caplog.text
-    assert not read_verified(tmp_path / "checkpoint-2")["ok"]
+    assert trainer.state.global_step == 3
+    assert names(tmp_path) == ["checkpoint-1", "checkpoint-2"]
+    mark = read_verified(tmp_path / "checkpoint-2")
+    assert not mark["ok"]
+    assert said in str(mark["problems"])
+    assert keeper.failed.startswith(f"checkpoint-2 is not good: {mark['problems'][0]}")
+    assert keeper.failed in caplog.text
     (alarm,) = [event for event in read_events(tmp_path) if event["kind"] == "alarm"]
     assert alarm["step"] == 2
 
@@ -116,7 +120,7 @@ def test_t8_an_adapter_saved_empty_stops_the_run_at_the_first_save(tmp_path):
         tmp_path, [Spoil("adapter_model.safetensors", empty, step=1), keeper], lora=lora_config(), max_steps=5
     )
     trainer.train()
-    assert trainer.state.global_step == 1
+    assert names(tmp_path) == ["checkpoint-1"]
     assert "shape [0]" in keeper.failed
 
 
@@ -151,6 +155,7 @@ def test_the_last_verified_one_survives_a_bad_save_and_so_does_the_best(tmp_path
     trainer = make_trainer(tmp_path, [change, CheckpointKeeper(save_total_limit=1)], max_steps=5)
     trainer.train()
     assert names(tmp_path) == ["checkpoint-2", "checkpoint-3"]
+    assert not read_verified(tmp_path / "checkpoint-3")["ok"]
 
     class BestIsFirst(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
@@ -158,6 +163,33 @@ def test_the_last_verified_one_survives_a_bad_save_and_so_does_the_best(tmp_path
 
     make_trainer(tmp_path / "best", [BestIsFirst(), CheckpointKeeper(save_total_limit=1)], max_steps=3).train()
     assert names(tmp_path / "best") == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_exchanged_rows_of_a_weight_differ_from_memory_too(tmp_path):
+    def exchange(tensors):
+        tensors[NAME][[0, 1]] = tensors[NAME][[1, 0]].clone()
+
+    keeper = CheckpointKeeper()
+    make_trainer(tmp_path, [Spoil("model.safetensors", exchange, step=1), keeper]).train()
+    assert "differs from the model in memory" in keeper.failed
+
+
+def test_what_a_callback_behind_it_writes_is_not_verified_and_does_no_harm(tmp_path):
+    class Late(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            Path(f"{args.output_dir}/checkpoint-{state.global_step}/late.json").write_text("half of")
+
+    keeper = CheckpointKeeper()
+    make_trainer(tmp_path, [keeper, Late()]).train()
+    assert keeper.failed is None
+    assert "late.json" not in read_manifest(tmp_path / "checkpoint-2").files
+
+
+def test_the_losses_are_those_of_a_run_without_it(tmp_path):
+    kept, plain = (tmp_path / f"{name}.jsonl" for name in ("kept", "plain"))
+    make_trainer(tmp_path / "kept", [LossRecorder(kept), CheckpointKeeper()], max_steps=4, save_steps=3).train()
+    make_trainer(tmp_path / "plain", [LossRecorder(plain)], max_steps=4, save_steps=3).train()
+    assert read_losses(kept) == read_losses(plain)
 
 
 def test_a_wrong_level_is_wrong_use():

@@ -34,8 +34,16 @@ def test_c2_rank_0_marks_after_both_have_written(saved):
         manifest = read_manifest(checkpoint)
         assert manifest.world_size == 2
         assert {"rng_state_0.pth", "rng_state_1.pth"} <= set(manifest.files)
+        assert manifest.extra["batch"]["global_batch_size"] == 8
+        assert read_verified(checkpoint)["level"] == "reload"
         assert read_verified(checkpoint)["ok"]
     assert {event["rank"] for event in read_events(output) if event["kind"] == "verify"} == {0}
+
+
+def test_a_second_run_is_refused_on_both_ranks(saved):
+    first, second = (rank["refused"] for rank in saved[1])
+    assert first == second
+    assert "is being written by another run" in first
 
 
 def test_c4_two_ranks_resume_where_they_stopped(saved):
@@ -53,7 +61,8 @@ def test_c4_two_ranks_resume_where_they_stopped(saved):
 def test_c2_a_full_disk_on_rank_0_stops_both_ranks_alike(tmp_path):
     first, second = two_ranks(tmp_path, "no-room")
     assert first == second
-    assert first["step"] == 2
+    assert first["step"] == 3  # known before the next save, on both
+    assert not (tmp_path / "checkpoint-3").exists()
     assert "checkpoint-2 could not be marked as complete" in first["failed"]
     assert last_good_checkpoint(tmp_path).path.name in ("checkpoint-1", "checkpoint-2")
     assert not (tmp_path / "checkpoint-2" / "verified.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from two_ranks import leave_group
 
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
+from hf_recipes.checkpoints.lock import take_lock
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.ranks import from_main
 
 
@@ -27,18 +30,49 @@ class NoRoom(TrainerCallback):
             resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
 
 
+def refused_beside_another(output: Path) -> str:
+    """What this rank hears when it trains in a directory that a process outside the run writes into."""
+    child = from_main(lambda: hold_lock(output))
+    try:
+        make_trainer(output, [CheckpointKeeper()], remove_unused_columns=False).train()
+    except UserError as error:
+        return str(error)
+    finally:
+        if os.environ["RANK"] == "0":
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return "not refused"
+
+
+def hold_lock(output: Path) -> int:
+    """Start a process that holds the lock until it is killed; its id."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        take_lock(output)
+        os.write(write, b"x")
+        signal.pause()
+        os._exit(1)
+    os.read(read, 1)
+    return child
+
+
 def main(output: Path, mode: str) -> None:
     torch.set_num_threads(1)
     keeper = CheckpointKeeper(save_total_limit=2)
     rank = int(os.environ["RANK"])
-    callbacks = [LossRecorder(output / f"losses-{mode}.jsonl"), *([NoRoom()] if mode == "no-room" else []), keeper]
-    trainer = make_trainer(output, callbacks if rank == 0 else callbacks[1:], max_steps=4, remove_unused_columns=False)
+    # On a full disk the recorder could not write either.
+    first = NoRoom() if mode == "no-room" else LossRecorder(output / f"losses-{mode}.jsonl")
+    callbacks = [first, keeper] if rank == 0 else [keeper]
+    trainer = make_trainer(output, callbacks, max_steps=4, remove_unused_columns=False)
     assert trainer.args.world_size == 2
     resume = from_main(lambda: resolve_resume("last" if mode == "resume" else None, output))
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     soft_and_hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft_and_hard[1], soft_and_hard[1]))
     seen = {"failed": keeper.failed, "step": trainer.state.global_step, "resumed": str(resume)}
+    if mode == "whole":
+        seen["refused"] = refused_beside_another(output)
     leave_group(output, seen)
 
 

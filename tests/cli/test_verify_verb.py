@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -55,6 +57,7 @@ def test_a_run_is_verified_whole_in_order(run, capsys):
     assert main(["verify", str(run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].rpartition("/")[2] for line in lines] == [
+        "run",  # its records
         "checkpoint-2",
         "checkpoint-10",
         "model",
@@ -83,3 +86,42 @@ def test_a_run_without_anything_to_verify_is_wrong_use(tmp_path, capsys):
     (tmp_path / "run.json").write_text("{}")
     assert main(["verify", str(tmp_path)]) == 2
     assert "nothing to verify" in capsys.readouterr().err
+
+
+def test_damaged_records_of_a_run_are_named_with_their_line(run, capsys):
+    (run / "status.json").write_text('{"code": 0,\n "sentence": \n')
+    (run / "events.jsonl").write_text('{"kind": "log"}\nnot JSON\n{"kind": "log"}\n')
+    assert main(["verify", str(run)]) == 1
+    output = capsys.readouterr().out
+    assert "status.json: is not JSON" in output
+    assert "line 3 column" in output
+    assert "events.jsonl: line 2 is no JSON object" in output
+
+
+def test_a_broken_run_json_is_not_good(run, capsys):
+    (run / "run.json").write_text("[1]")
+    assert main(["verify", str(run)]) == 1
+    assert "run.json: is not a JSON object" in capsys.readouterr().out
+
+
+def test_a_log_cut_by_a_kill_is_a_note(run, capsys):
+    (run / "events.rank1.jsonl").write_text('{"kind": "log"}\n{"kind": "l')
+    assert main(["verify", str(run)]) == 0
+    assert "note: events.rank1.jsonl ends within line 2" in capsys.readouterr().out
+
+
+def test_structure_imports_neither_torch_nor_numpy(tmp_path):
+    code = (
+        "import sys; from hf_recipes.cli.main import main; "
+        "code = main(['verify', sys.argv[1], '--level', 'structure']); "
+        "assert not {'torch', 'numpy', 'transformers', 'peft', 'huggingface_hub'} & set(sys.modules); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(make_model(tmp_path / "model"))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_base_is_used_for_adapters_and_told_where_there_is_none(tmp_path, capsys):
+    assert main(["verify", str(make_model(tmp_path / "model")), "--base", str(tmp_path)]) == 0
+    assert "was not used: there is no adapter here" in capsys.readouterr().out

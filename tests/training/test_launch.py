@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -11,6 +8,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import EventLog
 from hf_recipes.training import launch as launch_module
 from hf_recipes.training.launch import launch, launch_command, launch_environment
+from hf_recipes.training.rank_group import GroupEnd
 
 
 def test_several_ranks_are_started_as_such_and_one_is_not():
@@ -47,32 +45,21 @@ def test_the_exit_code_is_that_of_the_run(status, launcher_code, code, tmp_path,
     def run(*_args):
         if status is not None:
             (tmp_path / "status.json").write_text(json.dumps(status))
-        return launcher_code
+        return GroupEnd(launcher_code)
 
     (tmp_path / "status.json").write_text(json.dumps({"code": 5}))  # of an earlier run: must not be read
     monkeypatch.setattr(launch_module, "run_group", run)
     assert launch("m", [], tmp_path) == code
 
 
-def test_sigterm_reaches_the_ranks_too(tmp_path):
-    """`accelerate launch` killed by SIGTERM leaves its rank behind; the whole group has to go."""
-    beat = tmp_path / "beat"
-    rank = f"import time\nwhile True:\n    open({str(beat)!r}, 'a').write('.')\n    time.sleep(0.05)"
-    launcher = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {rank!r}])"
-    parent = (
-        "import os, sys; from hf_recipes.training.launch import run_group; "
-        f"run_group([sys.executable, '-c', {launcher!r}], dict(os.environ))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", parent])
-    deadline = time.monotonic() + 30
-    while not beat.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait(30) == 128 + 15
-    beats = beat.stat().st_size
-    time.sleep(1)
-    assert beat.stat().st_size == beats
+@pytest.mark.parametrize("status", [{"code": 75}, {"code": 0}])
+def test_a_launcher_that_fails_because_it_was_stopped_changes_nothing(status, tmp_path, monkeypatch):
+    def run(*_args):
+        (tmp_path / "status.json").write_text(json.dumps(status))
+        return GroupEnd(-15, "SIGTERM")
+
+    monkeypatch.setattr(launch_module, "run_group", run)
+    assert launch("m", [], tmp_path) == status["code"]
 
 
 def test_a_missing_config_file_is_named(tmp_path):
@@ -86,7 +73,7 @@ def test_ranks_that_leave_no_status_get_one_from_the_launcher(gone, tmp_path, mo
     log.write("log", 12, loss=1.0)
     if gone:
         log.write("alarm", 13, detector="ranks", verdict="gone", message="Step 13: rank 1 is gone.")
-    monkeypatch.setattr(launch_module, "run_group", lambda command, environment: 1)
+    monkeypatch.setattr(launch_module, "run_group", lambda *_: GroupEnd(1))
     assert launch("hf_recipes.sft", [], tmp_path) == 1
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["code"], status["last_step"]) == (1, 13 if gone else 12)
@@ -95,12 +82,27 @@ def test_ranks_that_leave_no_status_get_one_from_the_launcher(gone, tmp_path, mo
     assert expected in caplog.records[-1].getMessage()
 
 
-def test_a_launcher_told_to_terminate_says_so_in_the_status(tmp_path, monkeypatch):
-    def terminated(command, environment):
-        raise SystemExit(143)
-
-    monkeypatch.setattr(launch_module, "run_group", terminated)
-    with pytest.raises(SystemExit):
-        launch("hf_recipes.sft", [], tmp_path)
+@pytest.mark.parametrize(
+    ("end", "has_checkpoint", "code", "sentence"),
+    [
+        (GroupEnd(-15, "SIGTERM"), False, 75, "stopped by SIGTERM while nothing was being trained"),
+        (GroupEnd(-9, "SIGTERM", "the ranks did not end"), True, 75, "newest good checkpoint is checkpoint-3"),
+        (GroupEnd(-9, "SIGTERM", "the ranks did not end"), False, 1, "there is no checkpoint to go on from"),
+    ],
+)
+def test_a_stopped_run_that_left_no_status_gets_one(end, has_checkpoint, code, sentence, tmp_path, monkeypatch):
+    if has_checkpoint:
+        (tmp_path / "checkpoint-3").mkdir()
+        (tmp_path / "checkpoint-3" / "verified.json").write_text('{"ok": true}')
+    monkeypatch.setattr(launch_module, "run_group", lambda *_: end)
+    assert launch("m", [], tmp_path / ".") == code
     status = json.loads((tmp_path / "status.json").read_text())
-    assert "terminated by a signal (exit code 143); go on with --resume_from_checkpoint last" in status["sentence"]
+    assert status["code"] == code
+    assert sentence in status["sentence"]
+
+
+def test_ctrl_c_before_the_run_knew_is_an_interruption(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch_module, "run_group", lambda *_: GroupEnd(1, "SIGINT"))
+    with pytest.raises(KeyboardInterrupt):
+        launch("m", [], tmp_path)
+    assert json.loads((tmp_path / "status.json").read_text())["code"] == 130

@@ -47,6 +47,27 @@ def test_last_without_a_directory_is_the_newest_run_of_the_recipe(tmp_path):
     assert choose_output(recipe(resume_from_checkpoint="last")).name == "mine-2"
 
 
+def test_auto_takes_the_directory_or_the_newest_unfinished_run_or_a_new_one(tmp_path, caplog):
+    caplog.set_level("INFO", "hf_recipes")
+    auto = recipe(resume_from_checkpoint="auto")
+    assert choose_output(auto).name.startswith("mine-20")
+    assert "no unfinished run of 'mine' under runs/" in caplog.text
+    make_run(tmp_path / "runs" / "mine-1")
+    assert choose_output(auto).name == "mine-1"
+    assert "going on with 'runs/mine-1', the newest unfinished run" in caplog.text
+    make_run(tmp_path / "old")
+    assert choose_output(recipe(output_dir="old", resume_from_checkpoint="auto")).name == "old"
+
+
+def test_a_requeued_job_is_not_refused_its_own_directory(tmp_path, monkeypatch):
+    make_run(tmp_path / "old")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert choose_output(recipe(output_dir="old")).name == "old"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    with pytest.raises(UserError, match="'old' already holds a run: resume it"):
+        choose_output(recipe(output_dir="old"))
+
+
 def test_a_checkpoint_to_resume_from_names_its_run():
     assert choose_output(recipe(resume_from_checkpoint="runs/x/checkpoint-3")).name == "x"
 

@@ -25,9 +25,36 @@ def test_a_checkpoint_of_the_same_set_up_may_be_continued(tmp_path):
     check_resume(None, lora(r=4), planned_steps=3)
 
 
+def save_result(tmp_path, step):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter" / "manifest.json").write_text(json.dumps({"step": step}))
+
+
 def test_a_finished_run_is_not_trained_on(tmp_path):
+    save_result(tmp_path, step=3)
     with pytest.raises(UserError, match="is at step 3 of 3, nothing is left to train"):
         check_resume(checkpoint(tmp_path, lora(r=4), step=3), lora(r=4), planned_steps=3)
+
+
+def test_a_run_that_lacks_only_its_result_may_go_on_to_save_it(tmp_path):
+    last = checkpoint(tmp_path, lora(r=4), step=3)
+    check_resume(last, lora(r=4), planned_steps=3)
+    save_result(tmp_path, step=2)  # of an attempt that was shorter
+    check_resume(last, lora(r=4), planned_steps=3)
+
+
+def test_a_stream_is_taken_up_in_its_first_pass_only(tmp_path):
+    """The Trainer looks for the place in the first pass, wherever it was."""
+    last = checkpoint(tmp_path, lora(r=4), step=3)
+    for epoch, refused in ((0.5, False), (1.2, True)):
+        (last / "trainer_state.json").write_text(json.dumps({"global_step": 3, "epoch": epoch}))
+        check_resume(last, lora(r=4), planned_steps=9)
+        if refused:
+            with pytest.raises(UserError, match=r"streaming: '.*' is in pass 2 over its data"):
+                check_resume(last, lora(r=4), planned_steps=9, streamed=True)
+        else:
+            check_resume(last, lora(r=4), planned_steps=9, streamed=True)
 
 
 @pytest.mark.parametrize(
