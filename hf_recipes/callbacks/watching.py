@@ -52,9 +52,12 @@ class Resumable(ExportableState):
     def begin(self, state: Any) -> None:
         """Start afresh at step 0, else take up what the checkpoint holds."""
         self.detector = self.new_detector()
-        saved = (state.stateful_callbacks or {}).get(type(self).__name__) if state.global_step else None
-        if isinstance(saved, dict):
+        name = type(self).__name__
+        saved = (state.stateful_callbacks or {}).get(name) if state.global_step else None
+        if isinstance(saved, dict) and saved:
             self.detector_state = saved["attributes"]["detector_state"]
+        if state.stateful_callbacks is not None:  # of a checkpoint that knows no such watcher: the next save looks it up
+            state.stateful_callbacks.setdefault(name, {})
 
 
 def run_facts(args: Any, model: Any, max_grad_norm: float) -> RunFacts:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 
 from hf_recipes import UserError
+from hf_recipes.checkpoints.choose import last_good_checkpoint
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import read_manifest, read_verified
 from hf_recipes.core.events import read_events
@@ -108,6 +109,51 @@ def test_c3_a_save_that_differs_from_memory_stops_the_run_before_the_next_save(c
     assert keeper.failed in caplog.text
     (alarm,) = [event for event in read_events(tmp_path) if event["kind"] == "alarm"]
     assert alarm["step"] == 2
+
+
+def test_c3_a_bad_save_gets_no_manifest_so_that_nothing_vouches_for_it_once_its_mark_is_lost(tmp_path):
+    change = Spoil("model.safetensors", lambda tensors: tensors[NAME][0].mul_(1.0001))
+    make_trainer(tmp_path, [change, CheckpointKeeper()], max_steps=5).train()
+    assert not (tmp_path / "checkpoint-2" / "manifest.json").exists()
+    ((_, reason),) = last_good_checkpoint(tmp_path).skipped
+    assert "did not verify when it was written" in reason
+    (tmp_path / "checkpoint-2" / "verified.json").unlink()
+    assert last_good_checkpoint(tmp_path).path == tmp_path / "checkpoint-1"
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_c4_a_save_that_could_not_be_continued_is_not_good_and_removes_none_that_could(file, tmp_path):
+    class Lose(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                os.remove(f"{args.output_dir}/checkpoint-2/{file}")
+
+    keeper = CheckpointKeeper(save_total_limit=1)
+    make_trainer(tmp_path, [Lose(), keeper], max_steps=5).train()
+    assert f"without {file}" in keeper.failed
+    assert names(tmp_path) == ["checkpoint-1", "checkpoint-2"]
+    assert last_good_checkpoint(tmp_path).path == tmp_path / "checkpoint-1"
+
+
+def test_only_weights_are_good_where_no_more_was_asked_for(tmp_path):
+    keeper = CheckpointKeeper()
+    make_trainer(tmp_path, [keeper], save_only_model=True).train()
+    assert keeper.failed is None
+    assert read_verified(tmp_path / "checkpoint-2")["ok"]
+
+
+def test_c3_a_bit_that_flips_in_the_optimizer_before_it_was_hashed_is_seen(tmp_path):
+    class Flip(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                file = tmp_path / "checkpoint-2" / "optimizer.pt"
+                content = bytearray(file.read_bytes())
+                content[len(content) // 2] ^= 1
+                file.write_bytes(content)
+
+    keeper = CheckpointKeeper()
+    make_trainer(tmp_path, [Flip(), keeper], max_steps=5).train()
+    assert "optimizer.pt" in keeper.failed
 
 
 def test_t8_an_adapter_saved_empty_stops_the_run_at_the_first_save(tmp_path):
