@@ -31,7 +31,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same_examples"))
 atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
 
 
-
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
     """A run takes all cores; a tiny model in a test is many times slower with two threads than with one."""

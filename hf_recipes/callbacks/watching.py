@@ -56,7 +56,9 @@ class Resumable(ExportableState):
         saved = (state.stateful_callbacks or {}).get(name) if state.global_step else None
         if isinstance(saved, dict) and saved:
             self.detector_state = saved["attributes"]["detector_state"]
-        if state.stateful_callbacks is not None:  # of a checkpoint that knows no such watcher: the next save looks it up
+        if (
+            state.stateful_callbacks is not None
+        ):  # of a checkpoint that knows no such watcher: the next save looks it up
             state.stateful_callbacks.setdefault(name, {})
 
 

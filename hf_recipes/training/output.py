@@ -114,14 +114,15 @@ def record_run(
 
 
 def _tell_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
-    ignored = {"resume_from_checkpoint", "output_dir", "num_processes"}
+    ignored = {"resume_from_checkpoint", "output_dir", "num_processes", "time_limit"}
+    ignored |= {key for key in {*before, *now} if key.startswith("preemption_")}
     changed = sorted(key for key in {*before, *now} - ignored if before.get(key) != now.get(key))
     if changed:
         changes = ", ".join(f"{key} {before.get(key)!r} → {now.get(key)!r}" for key in changed)
         logger.warning("The resumed run was started with other settings: %s.", changes)
     if restored := [key for key in changed if key in RESTORED]:
         logger.warning(
-            "Without effect on a resumed run: %s (the optimizer goes on as the checkpoint has it).", ", ".join(restored)
+            "Without effect on a resumed run: %s (it goes on as the checkpoint has it).", ", ".join(restored)
         )
 
 

@@ -15,8 +15,11 @@ from hf_recipes.recipe.resolve import Recipe
 
 # Of the keys that belong to a method, those that may change from one attempt to the next.
 _FREE = ("lora_dropout", "adapter_dropout")
-# What the optimizer and its schedule restore from the checkpoint, whatever the recipe says now.
-RESTORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+# What the optimizer, its schedule and the Trainer's state restore from the checkpoint, whatever the recipe says now.
+RESTORED = (
+    *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("logging_steps", "eval_steps", "save_steps"),
+)
 
 
 def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:

@@ -114,10 +114,10 @@ def test_resume_takes_up_the_detectors(restored_by_trainer, tmp_path):
 def test_a_checkpoint_that_knows_no_watcher_is_resumed_and_the_next_one_saved(tmp_path):
     make_trainer(tmp_path, [], save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=1).train()
     watched = make_trainer(
-        tmp_path, TOGETHER["all"](), save_strategy="steps", save_steps=1, eval_strategy="steps", eval_steps=1
+        tmp_path, TOGETHER["all"](), save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=1
     )
     watched.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["stateful_callbacks"]["LossWatch"]
+    assert json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["stateful_callbacks"]["LossWatch"]
 
 
 def test_thresholds_of_a_resumed_run_are_its_own(tmp_path):
