@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from hf_recipes.checkpoints.manifest import write_manifest
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.files import write_json
 from hf_recipes.core.tensors import SafetensorsWriter, TensorSpec
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hf_recipes.callbacks.trainable import TrainableGuard as TrainableGuard
     from hf_recipes.checkpoints.choose import last_good_checkpoint as last_good_checkpoint
     from hf_recipes.checkpoints.keeper import CheckpointKeeper as CheckpointKeeper
-    from hf_recipes.checkpoints.preemption import PreemptionGuard as PreemptionGuard
-    from hf_recipes.checkpoints.preemption import cut_evaluations as cut_evaluations
-    from hf_recipes.checkpoints.verify import verify_checkpoint as verify_checkpoint
+    from hf_recipes.checkpoints.preemption.guard import PreemptionGuard as PreemptionGuard
+    from hf_recipes.checkpoints.preemption.guard import cut_evaluations as cut_evaluations
+    from hf_recipes.checkpoints.verification.verify import verify_checkpoint as verify_checkpoint
     from hf_recipes.core.errors import CheckFailed as CheckFailed
     from hf_recipes.core.errors import Preempted as Preempted
     from hf_recipes.core.errors import UserError as UserError
@@ -93,7 +93,7 @@ _EXPORTS: dict[str, str] = {
     "NonFiniteGuard": "callbacks.non_finite",
     "OverfitWatch": "callbacks.overfit",
     "Preempted": "core.errors",
-    "PreemptionGuard": "checkpoints.preemption",
+    "PreemptionGuard": "checkpoints.preemption.guard",
     "RankWatch": "callbacks.rank_watch",
     "ReportCallback": "report.live",
     "ScheduleWatch": "callbacks.schedule",
@@ -112,7 +112,7 @@ _EXPORTS: dict[str, str] = {
     "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
-    "cut_evaluations": "checkpoints.preemption",
+    "cut_evaluations": "checkpoints.preemption.guard",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",
@@ -144,7 +144,7 @@ _EXPORTS: dict[str, str] = {
     "strip_html": "data.clean.html",
     "to_example": "data.reading.formats",
     "train": "training.run",
-    "verify_checkpoint": "checkpoints.verify",
+    "verify_checkpoint": "checkpoints.verification.verify",
     "write_report": "report.page",
 }
 

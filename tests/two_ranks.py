@@ -13,7 +13,8 @@ TESTS = Path(__file__).resolve().parent
 
 def under_torchrun(script, *arguments):
     """Run a script with its arguments on two CPU ranks, to whatever end; the finished process."""
-    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, Path(script).resolve().parent)))
+    above = [folder for folder in Path(script).resolve().parents if folder.is_relative_to(TESTS)]
+    paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, *above)))
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
     command += map(str, arguments)
@@ -23,7 +24,7 @@ def under_torchrun(script, *arguments):
 def run_two_ranks(script, directory, *arguments):
     """Run `script DIRECTORY *arguments` under torchrun; the contents of the rank0.json and rank1.json it leaves there.
 
-    The script sees the modules beside it and those of tests/.
+    The script sees the modules beside it, and those of the folders above it up to tests/.
     """
     done = under_torchrun(script, directory, *arguments)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_recipes.checkpoints.complete import is_zero_sharded, missing_for_resume, ranks_of
-from hf_recipes.checkpoints.findings import some
 from hf_recipes.checkpoints.lock import LOCK_NAME
 from hf_recipes.checkpoints.manifest import read_verified
-from hf_recipes.checkpoints.scan import MANIFEST_NAME
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.findings import some
+from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import read_events
 from hf_recipes.core.log import logger

@@ -21,10 +21,10 @@ from hf_recipes.checkpoints.disk_space import (
     why_not_enough,
 )
 from hf_recipes.checkpoints.facts import training_facts
-from hf_recipes.checkpoints.findings import LEVELS
 from hf_recipes.checkpoints.lock import release_lock, take_lock
 from hf_recipes.checkpoints.manifest import DamagedManifest, read_manifest, read_verified
 from hf_recipes.checkpoints.saved import Outcome, Rotation, Saved, settle, take_saved
+from hf_recipes.checkpoints.verification.findings import LEVELS
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.events import event_log
 from hf_recipes.core.log import logger

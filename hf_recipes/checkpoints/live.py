@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hf_recipes.checkpoints.findings import Findings
+from hf_recipes.checkpoints.verification.findings import Findings
 from hf_recipes.core.bit_sums import bit_sums
 from hf_recipes.core.sharding import is_shard
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.checkpoints.scan import (
+from hf_recipes.checkpoints.verification.scan import (
     MANIFEST_NAME,
     VERIFIED_NAME,
     FileScan,

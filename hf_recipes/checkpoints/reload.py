@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hf_recipes.checkpoints.findings import Findings
 from hf_recipes.checkpoints.live import LiveSums
-from hf_recipes.checkpoints.scan import FileScan
+from hf_recipes.checkpoints.verification.findings import Findings
+from hf_recipes.checkpoints.verification.scan import FileScan
 from hf_recipes.core.tensors import torch_dtype
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hf_recipes.checkpoints.manifest import read_verified
-from hf_recipes.checkpoints.scan import MANIFEST_NAME, VERIFIED_NAME
+from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME, VERIFIED_NAME
 from hf_recipes.core.run_directory import checkpoint_step, list_checkpoints
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from hf_recipes.checkpoints.complete import missing_for_resume
-from hf_recipes.checkpoints.findings import Findings
 from hf_recipes.checkpoints.live import LiveSums, take_live_sums
 from hf_recipes.checkpoints.manifest import (
     MANIFEST_NAME,
@@ -20,12 +19,13 @@ from hf_recipes.checkpoints.manifest import (
     store_manifest,
     write_verified,
 )
-from hf_recipes.checkpoints.paths import walk_files
 from hf_recipes.checkpoints.probe import take_probe
 from hf_recipes.checkpoints.reload import check_reload
 from hf_recipes.checkpoints.rotate import rotate_checkpoints
-from hf_recipes.checkpoints.scan import FileScan, scan_directory
-from hf_recipes.checkpoints.verify import VerifyReport, judge, make_report
+from hf_recipes.checkpoints.verification.findings import Findings
+from hf_recipes.checkpoints.verification.paths import walk_files
+from hf_recipes.checkpoints.verification.scan import FileScan, scan_directory
+from hf_recipes.checkpoints.verification.verify import VerifyReport, judge, make_report
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import DamagedFile, read_header
 
@@ -111,7 +111,8 @@ def _stored_names(directory: Path, files: Mapping[str, int]) -> dict[str, set[st
 
 
 def settle(saved: Saved) -> Outcome:
-    """Read the checkpoint once, judge it, write its manifest if it is good, mark it, remove older ones; never raises."""
+    """Read the checkpoint once and judge it; if it is good write its manifest, mark it, remove older ones. It never
+    raises."""
     begin = time.perf_counter()
     name = saved.directory.name
     try:

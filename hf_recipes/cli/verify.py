@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_recipes.checkpoints.findings import LEVELS, Problem
+from hf_recipes.checkpoints.verification.findings import LEVELS, Problem
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.run_directory import find_run, is_run, list_checkpoints
 
 if TYPE_CHECKING:
-    from hf_recipes.checkpoints.verify import VerifyReport
+    from hf_recipes.checkpoints.verification.verify import VerifyReport
 
 HELP = "check a checkpoint, adapter or model for damage; for a run: its records, checkpoints, result, merged models"
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify, print one line a directory with its problems and notes; 0 if all are good, else 1."""
     directory = Path(args.directory) if args.directory else find_run(None).path
 
-    from hf_recipes.checkpoints.verify import verify_checkpoint
+    from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
     targets = _targets(directory)
     if targets == [directory]:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _records(directory: Path, level: str) -> list[VerifyReport]:
     """The run's own files, where it is a run."""
-    from hf_recipes.checkpoints.run_files import verify_run_files
+    from hf_recipes.checkpoints.verification.run_files import verify_run_files
 
     return [verify_run_files(directory, level)] if is_run(directory) else []
 
@@ -77,7 +77,7 @@ def _targets(directory: Path) -> list[Path]:
 
 def _verify_one(target: Path, level: str, base: str | None) -> VerifyReport:
     """One of several: that one cannot be read at all must not hide the others."""
-    from hf_recipes.checkpoints.verify import VerifyReport, verify_checkpoint
+    from hf_recipes.checkpoints.verification.verify import VerifyReport, verify_checkpoint
 
     try:
         is_adapter = (target / "adapter_config.json").is_file()

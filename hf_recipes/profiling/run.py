@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hf_recipes.checkpoints.preemption import PreemptionGuard
+from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
 from hf_recipes.core.flops import training_flops
 from hf_recipes.core.log import logger
 from hf_recipes.core.matmul_weights import matmul_weights

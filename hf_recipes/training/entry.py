@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_recipes.checkpoints.stopped import stopped_outside
+from hf_recipes.checkpoints.preemption.stopped import stopped_outside
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_recipes.checkpoints.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
+from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import read_events
 from hf_recipes.core.files import write_json

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from hf_recipes.checkpoints.deadline import seconds_of, slurm_end
-from hf_recipes.checkpoints.notice import NoticePoll
-from hf_recipes.checkpoints.preemption import PreemptionGuard
-from hf_recipes.checkpoints.stopped import saved_end
+from hf_recipes.checkpoints.preemption.deadline import seconds_of, slurm_end
+from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
+from hf_recipes.checkpoints.preemption.notice import NoticePoll
+from hf_recipes.checkpoints.preemption.stopped import saved_end
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main

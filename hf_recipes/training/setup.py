@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hf_recipes.checkpoints.facts import batch_facts, versions
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main

@@ -17,7 +17,7 @@ from hf_recipes.callbacks.metrics_feed import feed_metrics
 from hf_recipes.callbacks.out_of_memory import explained_out_of_memory
 from hf_recipes.callbacks.rank_watch import describe_missing_ranks
 from hf_recipes.checkpoints.choose import last_good_checkpoint
-from hf_recipes.checkpoints.preemption import cut_evaluations
+from hf_recipes.checkpoints.preemption.guard import cut_evaluations
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.core.log import logger

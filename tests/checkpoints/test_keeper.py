@@ -126,7 +126,7 @@ def test_c4_a_save_that_could_not_be_continued_is_not_good_and_removes_none_that
     class Lose(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
             if state.global_step == 2:
-                os.remove(f"{args.output_dir}/checkpoint-2/{file}")
+                (tmp_path / "checkpoint-2" / file).unlink()
 
     keeper = CheckpointKeeper(save_total_limit=1)
     make_trainer(tmp_path, [Lose(), keeper], max_steps=5).train()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_manifest, read_verified, write_manifest
-from hf_recipes.checkpoints.scan import FileScan, TensorFacts, list_files
+from hf_recipes.checkpoints.verification.scan import FileScan, TensorFacts, list_files
 from hf_recipes.core.files import sha256_of_file
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

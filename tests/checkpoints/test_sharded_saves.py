@@ -9,7 +9,7 @@ import pytest
 from two_ranks import run_two_ranks
 
 from hf_recipes.checkpoints.manifest import read_manifest, read_verified
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 HERE = Path(__file__).resolve().parent
 

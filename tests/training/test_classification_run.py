@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForSequenceClassification, Trainer, TrainingArguments
 
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.training.classification import _Collator, check_classification, check_head, train_classifier

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from hf_recipes.checkpoints.preemption import PreemptionGuard
+from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.preempting import choose_deadline, raise_if_preempted, recipe_guard, started_at

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.events import read_events
 
 STEPS = 100

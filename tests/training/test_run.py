@@ -14,7 +14,7 @@ from peft import PeftModel
 from tiny_models import make_tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.training.run import train

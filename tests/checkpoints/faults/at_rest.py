@@ -11,7 +11,7 @@ from faults.changes import MARKS
 from faults.tally import FOUND, REFUSED, UNDETECTED, Outcome
 
 from hf_recipes.checkpoints.choose import last_good_checkpoint, resolve_resume
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
 
 

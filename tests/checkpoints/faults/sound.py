@@ -17,7 +17,7 @@ from faults.tally import FOUND, REFUSED, SKIPPED, STUCK, Outcome
 from faults.tiny_kinds import Kind, Place, run, unbroken
 
 from hf_recipes.checkpoints.choose import last_good_checkpoint, resolve_resume
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 STEPS = 6
 GOOD = "good, untouched"

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from two_ranks import run_two_ranks
 
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.export.merge import merge_adapter

@@ -19,7 +19,7 @@ from two_ranks import leave_group
 from hf_recipes.callbacks.rank_watch import RankWatch
 from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
-from hf_recipes.checkpoints.preemption import PreemptionGuard, cut_evaluations
+from hf_recipes.checkpoints.preemption.guard import PreemptionGuard, cut_evaluations
 from hf_recipes.core.ranks import barrier, from_main
 
 RANK = int(os.environ["RANK"])

@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hf_recipes.checkpoints.deadline import DeadlineWatch
-from hf_recipes.checkpoints.grace import GraceWatch
-from hf_recipes.checkpoints.notice import NoticePoll
-from hf_recipes.checkpoints.stopped import unsaved_end
+from hf_recipes.checkpoints.preemption.deadline import DeadlineWatch
+from hf_recipes.checkpoints.preemption.grace import GraceWatch
+from hf_recipes.checkpoints.preemption.notice import NoticePoll
+from hf_recipes.checkpoints.preemption.stopped import unsaved_end
 from hf_recipes.core.events import event_log
 from hf_recipes.core.log import logger
 from hf_recipes.core.step_vote import StepVote

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.checkpoints.adapter import CONFIG_NAME as ADAPTER_CONFIG
-from hf_recipes.checkpoints.adapter_base import check_against_base, find_known_base
-from hf_recipes.checkpoints.content import check_manifest, check_values
-from hf_recipes.checkpoints.findings import LEVELS, Findings, Problem
 from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_manifest
-from hf_recipes.checkpoints.paths import why_not_opened
-from hf_recipes.checkpoints.scan import MANIFEST_NAME, scan_directory
-from hf_recipes.checkpoints.scan_facts import FileScan
-from hf_recipes.checkpoints.structure import check_structure, folder_tensors, has_weights
-from hf_recipes.checkpoints.tokenizer_fit import check_tokenizer, embedding_rows
+from hf_recipes.checkpoints.verification.adapter import CONFIG_NAME as ADAPTER_CONFIG
+from hf_recipes.checkpoints.verification.adapter_base import check_against_base, find_known_base
+from hf_recipes.checkpoints.verification.content import check_manifest, check_values
+from hf_recipes.checkpoints.verification.findings import LEVELS, Findings, Problem
+from hf_recipes.checkpoints.verification.paths import why_not_opened
+from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME, scan_directory
+from hf_recipes.checkpoints.verification.scan_facts import FileScan
+from hf_recipes.checkpoints.verification.structure import check_structure, folder_tensors, has_weights
+from hf_recipes.checkpoints.verification.tokenizer_fit import check_tokenizer, embedding_rows
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.run_directory import list_checkpoints
 from hf_recipes.core.tensors import BITS_PER_ELEMENT
@@ -84,8 +84,8 @@ def verify_checkpoint(
     judge(directory, scans, manifest, findings, own=own)
     bases = _check_adapters(directory, scans, Path(base) if base is not None else None, findings)
     if level == "reload":
-        from hf_recipes.checkpoints.loaded import check_loaded
         from hf_recipes.checkpoints.reload import check_reload
+        from hf_recipes.checkpoints.verification.loaded import check_loaded
 
         check_reload(directory, {name: scan for name, scan in scans.items() if _whole_bytes(scan)}, findings)
         check_loaded(directory, scans, bases, manifest, findings)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hf_recipes.checkpoints.findings import Findings, some
-from hf_recipes.checkpoints.scan_facts import FileScan
+from hf_recipes.checkpoints.verification.findings import Findings, some
+from hf_recipes.checkpoints.verification.scan_facts import FileScan
 
 CONFIG_NAME = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

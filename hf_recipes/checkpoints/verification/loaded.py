@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_recipes.checkpoints.adapter import CONFIG_NAME as ADAPTER_CONFIG
-from hf_recipes.checkpoints.adapter import is_half
-from hf_recipes.checkpoints.findings import Findings, some
-from hf_recipes.checkpoints.loaded_adapter import adapter_on, compare_adapter_keys, why_not_loaded
 from hf_recipes.checkpoints.manifest import Manifest
 from hf_recipes.checkpoints.probe import answer_probe, compare_probe
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.adapter import CONFIG_NAME as ADAPTER_CONFIG
+from hf_recipes.checkpoints.verification.adapter import is_half
+from hf_recipes.checkpoints.verification.findings import Findings, some
+from hf_recipes.checkpoints.verification.loaded_adapter import adapter_on, compare_adapter_keys, why_not_loaded
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 from hf_recipes.core.bounded_json import parse_json
 
 CONFIG = "config.json"

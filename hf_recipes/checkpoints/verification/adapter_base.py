@@ -10,9 +10,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.checkpoints.findings import Findings
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
-from hf_recipes.checkpoints.tokenizer_fit import embedding_rows
+from hf_recipes.checkpoints.verification.findings import Findings
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.tokenizer_fit import embedding_rows
 from hf_recipes.core.bounded_json import parse_json
 from hf_recipes.core.tensors import DamagedFile, iter_entries
 

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hf_recipes.checkpoints.archives import is_torch_file, read_torch_file
-from hf_recipes.checkpoints.json_files import MAX_JSON_BYTES, read_json_file
-from hf_recipes.checkpoints.paths import walk_files
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.archives import is_torch_file, read_torch_file
+from hf_recipes.checkpoints.verification.json_files import MAX_JSON_BYTES, read_json_file
+from hf_recipes.checkpoints.verification.paths import walk_files
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 
@@ -105,7 +105,9 @@ def _scan_tensors(file: Path, values: bool, hashes: bool) -> FileScan:
     entries, _ = read_header(file)
     if not values and not hashes:
         return FileScan(size, tensors={name: TensorFacts(e.dtype, e.shape) for name, e in entries.items()})
-    from hf_recipes.checkpoints.magnitude import can_judge  # numpy, which the level "structure" does without
+    from hf_recipes.checkpoints.verification.magnitude import (
+        can_judge,  # numpy, which the level "structure" does without
+    )
 
     tensors = {}
     unknown = sorted({entry.dtype for entry in entries.values() if not can_judge(entry.dtype)})
@@ -142,7 +144,7 @@ class _Reader:
 
     def abs_max(self, entry: TensorEntry) -> float | None:
         """Read the next tensor of the file; its largest absolute value, None where its dtype is not judged."""
-        from hf_recipes.checkpoints.magnitude import abs_max, can_judge
+        from hf_recipes.checkpoints.verification.magnitude import abs_max, can_judge
 
         if not can_judge(entry.dtype):
             self.skip(entry.nbytes)

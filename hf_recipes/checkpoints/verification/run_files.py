@@ -6,11 +6,11 @@ import json
 import time
 from pathlib import Path
 
-from hf_recipes.checkpoints.findings import Findings
-from hf_recipes.checkpoints.json_files import MAX_JSON_BYTES, read_json_file
-from hf_recipes.checkpoints.paths import walk_files
-from hf_recipes.checkpoints.scan_facts import FileScan
-from hf_recipes.checkpoints.verify import VerifyReport, make_report
+from hf_recipes.checkpoints.verification.findings import Findings
+from hf_recipes.checkpoints.verification.json_files import MAX_JSON_BYTES, read_json_file
+from hf_recipes.checkpoints.verification.paths import walk_files
+from hf_recipes.checkpoints.verification.scan_facts import FileScan
+from hf_recipes.checkpoints.verification.verify import VerifyReport, make_report
 
 _MAX_LINES_TOLD = 5
 

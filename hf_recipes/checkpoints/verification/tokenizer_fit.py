@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hf_recipes.checkpoints.findings import Findings
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.findings import Findings
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 
 TOKENIZER_FILES = ("tokenizer.json", "added_tokens.json", "tokenizer_config.json")
 # The names under which models keep their input embeddings, and PEFT a trained copy of them.

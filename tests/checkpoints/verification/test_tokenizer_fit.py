@@ -6,9 +6,9 @@ import shutil
 import pytest
 from checkpoint_helpers import tiny_llama
 
-from hf_recipes.checkpoints.scan_facts import TensorFacts
-from hf_recipes.checkpoints.tokenizer_fit import embedding_rows, largest_token_id
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.scan_facts import TensorFacts
+from hf_recipes.checkpoints.verification.tokenizer_fit import embedding_rows, largest_token_id
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from checkpoint_helpers import tiny_llama
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, MixtralConfig, MixtralForCausalLM
 
-from hf_recipes.checkpoints.config_shapes import LLAMA_LIKE
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.config_shapes import LLAMA_LIKE
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 MODEL = "model.safetensors"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_recipes.checkpoints.findings import Findings
+from hf_recipes.checkpoints.verification.findings import Findings
 
 _OURS = "HF_RECIPES_BOTTLENECK"
 

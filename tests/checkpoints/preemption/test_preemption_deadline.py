@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hf_recipes.checkpoints.deadline import DeadlineWatch, seconds_of, slurm_end
-from hf_recipes.checkpoints.notice import NoticePoll
+from hf_recipes.checkpoints.preemption.deadline import DeadlineWatch, seconds_of, slurm_end
+from hf_recipes.checkpoints.preemption.notice import NoticePoll
 from hf_recipes.core.errors import UserError
 
 
@@ -122,7 +122,7 @@ def test_a_command_that_cannot_run_is_told_once():
 
 
 def test_a_command_that_hangs_is_ended_and_told(monkeypatch):
-    monkeypatch.setattr("hf_recipes.checkpoints.notice._LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr("hf_recipes.checkpoints.preemption.notice._LONGEST_SECONDS", 0.1)
     noticed, told = asked("sleep 60")
     assert not noticed
     assert "did not end within 0.1 s" in told[0]

@@ -23,9 +23,9 @@ from peft import (
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-from hf_recipes.checkpoints.findings import LEVELS
 from hf_recipes.checkpoints.manifest import write_manifest
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.findings import LEVELS
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.models.methods.bottleneck_layer import BottleneckConfig
 
 MODEL = "model.safetensors"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from hf_recipes.checkpoints.pickles import foreign_names, names_in
+from hf_recipes.checkpoints.verification.pickles import foreign_names, names_in
 
 _NAMES = re.compile(
     r"\.(pt|pth|distcp|ckpt|pkl|pickle)$|^\.metadata$|^(pytorch_model|adapter_model|optimizer|training_args)[^/]*\.bin$"

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 
-from hf_recipes.checkpoints.scan import list_files
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.scan import list_files
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.tensors import BITS_PER_ELEMENT, DamagedFile, read_header
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

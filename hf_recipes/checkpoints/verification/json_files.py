@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hf_recipes.checkpoints.tokenizer_fit import TOKENIZER_FILES, largest_token_id
+from hf_recipes.checkpoints.verification.tokenizer_fit import TOKENIZER_FILES, largest_token_id
 from hf_recipes.core.bounded_json import TooMuchJson, parse_json
 
 MAX_JSON_BYTES = 100_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hf_recipes.checkpoints.manifest import read_verified
-from hf_recipes.checkpoints.scan import MANIFEST_NAME
+from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME
 from hf_recipes.core.errors import CheckFailed, Preempted
 from hf_recipes.core.run_directory import list_checkpoints
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_recipes.checkpoints.findings import Findings, some
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.findings import Findings, some
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 
 CONFIG_NAME = "config.json"
 # Model types whose every layer has the names and shapes below; a test saves one of each and checks it.

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from hf_recipes import UserError
 from hf_recipes.checkpoints.manifest import write_manifest
-from hf_recipes.checkpoints.scan import list_files, scan_directory
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.scan import list_files, scan_directory
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 MODEL = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"

@@ -18,8 +18,8 @@ from transformers.trainer_utils import IntervalStrategy
 from hf_recipes.checkpoints.choose import last_good_checkpoint, resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import read_verified
-from hf_recipes.checkpoints.notice import NoticePoll
-from hf_recipes.checkpoints.preemption import PreemptionGuard, cut_evaluations
+from hf_recipes.checkpoints.preemption.guard import PreemptionGuard, cut_evaluations
+from hf_recipes.checkpoints.preemption.notice import NoticePoll
 from hf_recipes.core.events import read_events
 from hf_recipes.core.stop_signals import is_awaited
 
@@ -294,7 +294,7 @@ def test_a_process_that_is_not_through_in_time_ends_with_what_is_there(tmp_path)
 
 
 def test_without_any_checkpoint_that_end_is_a_failure(tmp_path):
-    from hf_recipes.checkpoints.stopped import unsaved_end
+    from hf_recipes.checkpoints.preemption.stopped import unsaved_end
 
     assert unsaved_end(tmp_path, "killed") == (1, "killed, and there is no checkpoint to go on from")
     (tmp_path / "checkpoint-4").mkdir()
@@ -302,7 +302,7 @@ def test_without_any_checkpoint_that_end_is_a_failure(tmp_path):
 
 
 def test_a_save_that_is_not_good_is_no_preemption(full_run):
-    from hf_recipes.checkpoints.stopped import saved_end
+    from hf_recipes.checkpoints.preemption.stopped import saved_end
     from hf_recipes.core.errors import CheckFailed
 
     assert "saved in checkpoint-2 (verified); go on" in saved_end(full_run, 2, "SIGTERM", verifies=True)

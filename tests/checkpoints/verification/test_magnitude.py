@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_recipes.checkpoints.magnitude import abs_max, can_judge
+from hf_recipes.checkpoints.verification.magnitude import abs_max, can_judge
 from hf_recipes.core.tensors import BITS_PER_ELEMENT, torch_dtype
 
 FLOATS = ["F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64"]

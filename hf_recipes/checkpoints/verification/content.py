@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hf_recipes.checkpoints.adapter import is_half
-from hf_recipes.checkpoints.findings import Findings, some
 from hf_recipes.checkpoints.manifest import Manifest
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.adapter import is_half
+from hf_recipes.checkpoints.verification.findings import Findings, some
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 
 
 def check_manifest(scans: Mapping[str, FileScan], manifest: Manifest, findings: Findings) -> None:

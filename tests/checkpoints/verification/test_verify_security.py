@@ -16,11 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_recipes.checkpoints.archives import read_torch_file
 from hf_recipes.checkpoints.manifest import write_manifest
-from hf_recipes.checkpoints.pickles import COMPUTED, foreign_names, names_in
-from hf_recipes.checkpoints.scan import list_files
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.archives import read_torch_file
+from hf_recipes.checkpoints.verification.pickles import COMPUTED, foreign_names, names_in
+from hf_recipes.checkpoints.verification.scan import list_files
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.bounded_json import MAX_ITEMS
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import tensor_files
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_and_hides_no_other(model, monke
     def refuse(file, *arguments):
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr("hf_recipes.checkpoints.scan.read_header", refuse)
+    monkeypatch.setattr("hf_recipes.checkpoints.verification.scan.read_header", refuse)
     assert problems(model, MODEL, "Permission denied")
     assert problems(model, "config.json", "not JSON")
 
@@ -250,7 +250,7 @@ def test_json_beyond_the_bounds_is_not_parsed_and_that_is_told(model, monkeypatc
     report = verify_checkpoint(model, "structure")
     assert report.ok
     assert any("trainer_state.json" in note and "not parsed" in note for note in report.notes)
-    monkeypatch.setattr("hf_recipes.checkpoints.scan.MAX_JSON_BYTES", 1000)
+    monkeypatch.setattr("hf_recipes.checkpoints.verification.scan.MAX_JSON_BYTES", 1000)
     report = verify_checkpoint(model, "structure")
     assert any("trainer_state.json is larger" in note for note in report.notes)
 

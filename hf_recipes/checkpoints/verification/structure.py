@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from hf_recipes.checkpoints.adapter import check_adapter
-from hf_recipes.checkpoints.config_shapes import check_config
-from hf_recipes.checkpoints.findings import Findings, some
-from hf_recipes.checkpoints.scan_facts import FileScan, TensorFacts
-from hf_recipes.checkpoints.tokenizer_fit import check_tokenizer, embedding_rows
+from hf_recipes.checkpoints.verification.adapter import check_adapter
+from hf_recipes.checkpoints.verification.config_shapes import check_config
+from hf_recipes.checkpoints.verification.findings import Findings, some
+from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
+from hf_recipes.checkpoints.verification.tokenizer_fit import check_tokenizer, embedding_rows
 from hf_recipes.core.tensors import leaves
 
 _SHARD = re.compile(r"^(model|adapter_model)-(\d{5})-of-(\d{5})\.safetensors$")

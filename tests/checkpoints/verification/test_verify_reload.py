@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from hf_recipes.checkpoints.manifest import write_manifest
 from hf_recipes.checkpoints.probe import take_probe
-from hf_recipes.checkpoints.verify import verify_checkpoint
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 MODEL = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
