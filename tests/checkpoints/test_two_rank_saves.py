@@ -46,6 +46,7 @@ def test_a_second_run_is_refused_on_both_ranks(saved):
     assert "is being written by another run" in first
 
 
+@pytest.mark.trials  # tests/training/test_two_rank_resume.py has it with recipes
 def test_c4_two_ranks_resume_where_they_stopped(saved):
     output, _ = saved
     unbroken = read_losses(output / "losses-whole.jsonl")
