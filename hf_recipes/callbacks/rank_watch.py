@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,8 +31,8 @@ from hf_recipes.core.bit_sums import bit_sum
 from hf_recipes.core.events import EventLog, event_log
 from hf_recipes.core.log import logger
 from hf_recipes.core.sharding import is_shard
+from hf_recipes.core.versions import stack_versions
 
-_LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "peft", "trl", "deepspeed", "numpy")
 _SAMPLED_ROWS = 8
 
 
@@ -347,10 +345,4 @@ def _sampled_rows(dataset: Any) -> str | None:
 
 
 def _versions() -> str:
-    told = [f"python {platform.python_version()}"]
-    for name in _LIBRARIES:
-        try:
-            told.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ", ".join(told)
+    return ", ".join(f"{name} {version}" for name, version in stack_versions().items())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from typing import Any
 
-_PACKAGES = ("hf-recipes", "torch", "transformers", "peft", "trl", "accelerate", "safetensors", "bitsandbytes")
+from hf_recipes.core.versions import stack_versions
 
 
 def training_facts(args: Any, state: Any, dataloader: Any = None) -> dict[str, Any]:
@@ -21,7 +19,7 @@ def training_facts(args: Any, state: Any, dataloader: Any = None) -> dict[str, A
         "batch": batch_facts(args),
         "seed": args.seed,
         "data_seed": args.data_seed,
-        "versions": versions(),
+        "versions": stack_versions(),
         **_position(args, state, dataloader),
     }
     if args.include_num_input_tokens_seen not in (False, "no"):
@@ -59,15 +57,3 @@ def _length(sized: Any) -> int | None:
         return len(sized)
     except TypeError:
         return None
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """The versions of what writes and reads checkpoints here."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -16,6 +16,12 @@ class UserError(ValueError):
     exit_code = 2
 
 
+class NothingToDo(UserError):
+    """What was asked for is there already; the message says where. Not an error to whoever starts a command again."""
+
+    exit_code = 0
+
+
 class CheckFailed(Exception):
     """A check ran and its answer is no (a checkpoint is damaged, training was stopped by a guard): exit code 1."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.evaluation.compare import Scores, compare, evaluate_model, forgetting
 from hf_recipes.evaluation.general import TokenisedRow
 from hf_recipes.evaluation.suite import DomainRow, EvaluationSuite, draw
@@ -65,7 +65,7 @@ def evaluate_with(
     evaluation = {
         **_document(scores["base"], scores["tuned"], rows),
         "settings": {**asdict(suite), "dtype": dtype, "decoding": "greedy"},
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers", "peft")},
+        "versions": stack_versions(),
         "seconds": time.perf_counter() - started,
     }
     run.write(run.evaluation_json, evaluation)

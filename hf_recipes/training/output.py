@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import time
@@ -17,13 +16,13 @@ from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
 from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED
 
-_PACKAGES = ("hf-recipes", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes")
 RUNS_ROOT = Path("runs")
 
 
@@ -70,17 +69,6 @@ def _place(recipe: Recipe, request: str | None) -> Path:
     return RUNS_ROOT / f"{recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def versions() -> dict[str, str]:
-    """Python's and the stack's versions, for run.json."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def record_run(
     run: RunDirectory,
     recipe: Recipe,
@@ -107,7 +95,7 @@ def record_run(
             "precision": asdict(precision),
             "world_size": world_size,
             "seed": recipe.get("seed", 42),
-            "versions": versions(),
+            "versions": stack_versions(),
             **facts,
         },
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import NothingToDo, UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, is_run
@@ -83,16 +83,14 @@ def end_if_finished(path: Path, recipe: Recipe) -> None:
     """End a start with ``auto`` that finds nothing to do, with exit code 0: a job that is requeued must not loop.
 
     Raises:
-        UserError: with ``exit_code`` 0: the run is finished, and the recipe asks for no other length.
+        NothingToDo: the run is finished, and the recipe asks for no other length.
     """
     if not is_finished(path) or _other_length(path, recipe):
         return
-    done = UserError(
+    raise NothingToDo(
         f"'{path}' is finished ({read_json(path / 'status.json').get('sentence', '')}), nothing is left to do: for "
         "another run name another output_dir."
     )
-    done.exit_code = 0
-    raise done
 
 
 def _other_length(path: Path, recipe: Recipe) -> bool:

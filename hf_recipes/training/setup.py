@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.checkpoints.facts import batch_facts, versions
+from hf_recipes.checkpoints.facts import batch_facts
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
 from hf_recipes.checkpoints.verification.verify import verify_checkpoint
@@ -13,6 +13,7 @@ from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.precision import Hardware, Precision, describe, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model
@@ -62,7 +63,7 @@ class Setup:
             "seed": self.arguments.seed,
             "data_seed": self.arguments.data_seed,
             "batch": batch_facts(self.arguments),
-            "versions": versions(),
+            "versions": stack_versions(),
         }
 
     def save_result(self, trainer: Any, source: ModelSource) -> None:
