@@ -31,28 +31,30 @@ class BackgroundJob(Generic[Value]):
     def __init__(self, what: str, work: Callable[[], Value], tell: Callable[[Value], None]) -> None:
         self.what = what
         self._work, self._tell = work, tell
-        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
+        # Not `Thread.join`: a signal handler that raises in the middle of it makes the thread count as ended.
+        self._done = threading.Event()
         _open_jobs.append(self)
-        self._thread.start()
+        threading.Thread(target=self._run, name=what, daemon=True).start()
 
     def _run(self) -> None:
         self._value = self._work()
+        self._done.set()
 
     @property
     def done(self) -> bool:
         """Whether `wait` would not wait."""
-        return not self._thread.is_alive()
+        return self._done.is_set()
 
     def wait(self) -> Value:
         """The value of `work`, once it has ended."""
-        self._thread.join()
+        self._done.wait()
         with contextlib.suppress(ValueError):
             _open_jobs.remove(self)
         return self._value
 
     def finish(self) -> None:
         """Wait, and hand the value over to `tell`; says so where it takes more than a second."""
-        self._thread.join(_PATIENCE_SECONDS)
+        self._done.wait(_PATIENCE_SECONDS)
         if not self.done:
             logger.warning("Still %s; interrupt to leave without.", self.what)
         self._tell(self.wait())

@@ -8,16 +8,22 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
+from hf_recipes.core.ranks import from_main, is_main
 
 LOCK_NAME = ".writer.lock"
 _HELD_BY_ANOTHER = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN)
 _MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class TakenDirectory(UserError):
+    """Another process writes into the output directory: nothing there may be touched, not even status.json."""
 
 
 @dataclass
@@ -48,7 +54,7 @@ def take_lock(output_dir: str | Path) -> None:
     alone; it may be taken several times in one process, and is given back as often.
 
     Raises:
-        UserError: another process writes there.
+        TakenDirectory: another process writes there.
         OSError: the directory cannot be written to at all.
     """
     path = Path(output_dir).absolute() / LOCK_NAME
@@ -65,6 +71,21 @@ def take_lock(output_dir: str | Path) -> None:
         return
     if descriptor is not None:
         _held[str(path)] = _Held(descriptor)
+
+
+@contextlib.contextmanager
+def only_writer(output_dir: str | Path) -> Iterator[None]:
+    """Hold the lock around a block; to be called on every rank, of which the first takes it for all.
+
+    Raises:
+        TakenDirectory: on all ranks: another process writes there.
+    """
+    from_main(lambda: take_lock(output_dir))
+    try:
+        yield
+    finally:
+        if is_main():
+            release_lock(output_dir)
 
 
 def release_lock(output_dir: str | Path) -> None:
@@ -84,7 +105,7 @@ def release_lock(output_dir: str | Path) -> None:
 def _lock(path: Path) -> int | None:
     """An open descriptor that holds the lock; None where the system has no such locks.
 
-    Raises `UserError` where another process holds it, `OSError` where the file system knows no locks.
+    Raises `TakenDirectory` where another process holds it, `OSError` where the file system knows no locks.
     """
     try:
         import fcntl
@@ -98,7 +119,7 @@ def _lock(path: Path) -> int | None:
             except OSError as error:
                 if error.errno not in _HELD_BY_ANOTHER:
                     raise OSError(errno.ENOLCK, error.strerror) from error
-                raise UserError(_refusal(path)) from None
+                raise TakenDirectory(_refusal(path)) from None
             if _is_still_there(path, descriptor):
                 _sign(descriptor)
                 return descriptor

@@ -52,11 +52,13 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
         return 0
     from hf_recipes.callbacks.config import WatchConfig
+    from hf_recipes.checkpoints.lock import release_lock, take_lock
     from hf_recipes.core.errors import UserError
     from hf_recipes.core.run_directory import list_checkpoints
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
     from hf_recipes.training.output import choose_output
+    from hf_recipes.training.preemption_keys import check_preemption_keys
 
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
@@ -70,6 +72,9 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     ranks = recipe.get("num_processes", 1) if options.num_processes is None else options.num_processes
     if ranks < 1:
         raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
+    check_preemption_keys(recipe)
+    take_lock(output)  # as the ranks will; to be said before anything is touched
+    release_lock(output)
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks)]
     grace = float(recipe.get("preemption_grace_seconds", 25.0))

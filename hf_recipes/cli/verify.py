@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from hf_recipes.checkpoints.verification.findings import LEVELS, Problem
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
+from hf_recipes.core.printable import print_to_pipe, printable
 from hf_recipes.core.run_directory import find_run, is_run, list_checkpoints
 
 if TYPE_CHECKING:
     from hf_recipes.checkpoints.verification.verify import VerifyReport
+
+_PROBLEMS_SHOWN = 50
 
 HELP = "check a checkpoint, adapter or model for damage; for a run: its records, checkpoints, result, merged models"
 
@@ -47,11 +50,13 @@ def run(args: argparse.Namespace) -> int:
         reports = [verify_checkpoint(directory, args.level, args.base)]
     else:
         reports = _records(directory, args.level) + [_verify_one(path, args.level, args.base) for path in targets]
+    ok = all(report.ok for report in reports)
     if args.json:
-        print(json.dumps(json_safe({"ok": all(r.ok for r in reports), "reports": [r.to_dict() for r in reports]})))
+        text = json.dumps(json_safe({"ok": ok, "reports": [report.to_dict() for report in reports]}))
     else:
-        print("\n".join(line for report in reports for line in _lines(report)))
-    return 0 if all(report.ok for report in reports) else 1
+        text = "\n".join(line for report in reports for line in _lines(report))
+    print_to_pipe(text)
+    return 0 if ok else 1
 
 
 def _records(directory: Path, level: str) -> list[VerifyReport]:
@@ -89,5 +94,10 @@ def _verify_one(target: Path, level: str, base: str | None) -> VerifyReport:
 def _lines(report: VerifyReport) -> list[str]:
     verdict = "good" if report.ok else f"{len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}"
     size = f"{report.files} files, {report.tensors} tensors, {report.checked_bytes / 1e6:,.1f} MB"
-    first = f"{report.directory}: {verdict} ({report.level}; {size}; {report.seconds:.2f} s)"
-    return [first, *(f"  {problem}" for problem in report.problems), *(f"  note: {note}" for note in report.notes)]
+    lines = [f"{report.directory}: {verdict} ({report.level}; {size}; {report.seconds:.2f} s)"]
+    lines += [f"  {problem}" for problem in report.problems[:_PROBLEMS_SHOWN]]
+    if (more := len(report.problems) - _PROBLEMS_SHOWN) > 0:
+        lines.append(f"  … and {more:,} more; --json lists them all.")
+    lines += [f"  note: {note}" for note in report.notes]
+    # Names come from the files that are judged: none may forge a line of its own, or command the terminal.
+    return [printable(" ".join(line.splitlines())) for line in lines]

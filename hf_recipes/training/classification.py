@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, set_seed
 
+from hf_recipes.checkpoints.lock import only_writer
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import barrier, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.report.page import write_report
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.model import build_for_method
-from hf_recipes.training.output import recorded_end
+from hf_recipes.training.output import recorded_end, write_last_report
 from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, longest_row
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
@@ -48,7 +48,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
     use_all_cores()
     # Accuracy needs the logits of the eval rows: a few numbers a row here, unlike a language model's.
     setup = set_up(recipe.with_values(prediction_loss_only=False))
-    with recorded_end(setup.run.path) as end:
+    with only_writer(setup.run.path), recorded_end(setup.run.path) as end:
         check_world_size(setup.ours.num_processes, setup.arguments.world_size)
         watchers = recipe_watchers(setup)
         resume = find_resume(setup)
@@ -78,7 +78,7 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         check_head(trainer, len(data.labels))
         train_and_save(trainer, setup, source, resume, end)
     if is_main():
-        write_report(setup.run)
+        write_last_report(setup.run)
     barrier()
     return setup.run
 

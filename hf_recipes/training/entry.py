@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hf_recipes.checkpoints.lock import TakenDirectory
 from hf_recipes.checkpoints.preemption.stopped import stopped_outside
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError
 from hf_recipes.core.files import write_json
@@ -41,7 +42,8 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         if rank() == 0:
             print(f"hf-recipes: {error}", file=sys.stderr)
             _record_unrecorded(error, arguments)
-        return 0 if os.environ.get(LAUNCHED_BY_US) else error.exit_code
+        told = os.environ.get(LAUNCHED_BY_US) and not isinstance(error, TakenDirectory)  # else there is no status
+        return 0 if told else error.exit_code
     except KeyboardInterrupt:
         return 130
     finally:

@@ -21,7 +21,7 @@ from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
-from hf_recipes.training.same_run import RESTORED
+from hf_recipes.training.same_run import RESTORED, record_of_run
 
 RUNS_ROOT = Path("runs")
 
@@ -81,7 +81,7 @@ def record_run(
 ) -> None:
     """Write run.json. On resume, tell which recipe keys differ from the run's first start."""
     if is_run(run.path):
-        _tell_changes(run.read(run.run_json).get("recipe", {}), recipe.values)
+        _tell_changes(record_of_run(run.path).get("recipe") or recipe.values, recipe.values)
     run.write(
         run.run_json,
         {
@@ -112,6 +112,16 @@ def _tell_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
         logger.warning(
             "Without effect on a resumed run: %s (it goes on as the checkpoint has it).", ", ".join(restored)
         )
+
+
+def write_last_report(run: RunDirectory) -> None:
+    """Write the page of a run that has ended; a full disk takes nothing from its result."""
+    from hf_recipes.report.page import write_report
+
+    try:
+        write_report(run)
+    except OSError as error:
+        logger.warning("The report is not written: %s", file_problem(error))
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from hf_recipes.checkpoints.preemption.deadline import seconds_of, slurm_end
 from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
 from hf_recipes.checkpoints.preemption.notice import NoticePoll
 from hf_recipes.checkpoints.preemption.stopped import saved_end
-from hf_recipes.core.errors import Preempted, UserError
+from hf_recipes.core.errors import Preempted
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
 from hf_recipes.training.environment import LAUNCHED_BY_US
 from hf_recipes.training.output import write_status
+from hf_recipes.training.preemption_keys import check_preemption_keys
 
 if TYPE_CHECKING:
     from hf_recipes.training.setup import Setup
@@ -31,9 +32,7 @@ def recipe_guard(setup: Setup) -> PreemptionGuard:
         UserError: a key's value is no length of time.
     """
     ours = setup.ours
-    for key in ("preemption_grace_seconds", "preemption_poll_seconds"):
-        if not getattr(ours, key) > 0:
-            raise UserError(f"{key}: {getattr(ours, key)} is no length of time: give seconds above 0.")
+    check_preemption_keys(setup.recipe)
     if setup.arguments.enable_jit_checkpoint:
         setup.arguments.enable_jit_checkpoint = False
         logger.info("enable_jit_checkpoint: the checkpoint at SIGTERM is made anyway, on all ranks at the same step.")

@@ -76,7 +76,7 @@ def check_resume(checkpoint: Path | None, model: Any, planned_steps: int, *, str
         return
     state = read_json(checkpoint / "trainer_state.json")
     step = int(state["global_step"])
-    if step >= planned_steps and _result_step(checkpoint.parent) >= step:
+    if step > planned_steps or (step == planned_steps and _result_step(checkpoint.parent) >= step):
         raise UserError(
             f"'{checkpoint}' is at step {step} of {planned_steps}, nothing is left to train: raise max_steps or "
             "num_train_epochs, or use the result."

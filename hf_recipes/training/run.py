@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, set_seed
 
+from hf_recipes.checkpoints.lock import only_writer
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import barrier, first_on_each_machine, gather, is_main
@@ -21,7 +22,6 @@ from hf_recipes.models.placement import sharded_by
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.report.page import write_report
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
@@ -30,9 +30,10 @@ from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
-from hf_recipes.training.output import recorded_end
+from hf_recipes.training.output import recorded_end, write_last_report
 from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
+from hf_recipes.training.same_run import tell_other_data
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
@@ -62,12 +63,12 @@ def train(recipe: Recipe) -> RunDirectory:
     """
     use_all_cores()
     setup = set_up(recipe)
-    with recorded_end(setup.run.path) as end:
+    with only_writer(setup.run.path), recorded_end(setup.run.path) as end:
         built = build_run(setup)
         train_and_save(built.trainer, setup, built.source, built.resume, end)
         write_data_report(setup, built.data)  # once more: a stream is counted while it is read
     if is_main():
-        write_report(setup.run)
+        write_last_report(setup.run)
     barrier()
     return setup.run
 
@@ -86,7 +87,7 @@ def build_run(setup: Setup) -> BuiltRun:
     resume = find_resume(setup)
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
-    data = _prepare(setup, tokenizer)
+    data = _prepare(setup, tokenizer, resume)
     tell_setup(setup, source, report_table(data.report))
     longest = longest_row(data.train, recipe)
     model = build_for_method(setup, source, tokenizer, longest_row=longest, resume=resume)
@@ -141,7 +142,7 @@ def _eval_parts(data: PreparedData | StreamedData) -> Dataset | dict[str, Datase
     return parts if len(parts) > 1 else data.eval
 
 
-def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData | StreamedData:
+def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase, resume: Path | None) -> PreparedData | StreamedData:
     """The first rank of each machine prepares; the others find it on disk, however long that took. Streams are opened
     by every rank."""
     values = setup.recipe.values
@@ -154,6 +155,8 @@ def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase) -> PreparedData |
         raise UserError("The ranks read different data: give all of them the same files (same content, same recipe).")
     if data.eval is None:
         setup.arguments.eval_strategy = "no"
+    if resume:
+        tell_other_data(setup.run, data.report)
     write_data_report(setup, data)
     return data
 

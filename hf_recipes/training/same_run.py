@@ -3,11 +3,13 @@ anything is loaded."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
+from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.recipe.key_table import load_key_table
 from hf_recipes.recipe.keys import KEYS_OF_METHODS
@@ -45,9 +47,31 @@ def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:
 
 
 def record_of_run(directory: Path) -> dict[str, Any]:
-    """What a run directory's run.json holds; nothing where there is none."""
+    """What a run directory's run.json holds; nothing where there is none, or none that can be read, which is told."""
     file = RunDirectory(directory).run_json
-    return read_json(file) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    try:
+        record = read_json(file)
+        if isinstance(record["recipe"], dict):
+            return dict(record)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    logger.warning("%s is damaged: what this run was before is not known, and nothing is compared with it.", file)
+    return {}
+
+
+def tell_other_data(run: RunDirectory, report: Mapping[str, Any]) -> None:
+    """Warn where a run that is resumed gets other rows than its earlier attempt, whose data.json is there still."""
+    try:
+        before = read_json(run.data_json)["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if before != report["fingerprint"]:
+        logger.warning(
+            "The data are not those this run has trained on so far (other files, content or settings): it goes on at "
+            "the same place of another order, so some rows may come twice in this epoch and some not at all."
+        )
 
 
 def _value(values: dict[str, Any], key: str, default: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -161,3 +162,28 @@ def test_the_process_exits_with_the_marks_written_unless_interrupted_once_more(t
     assert read_verified(tmp_path / "slow" / "checkpoint-2")["ok"]
     assert read_verified(tmp_path / "stuck" / "checkpoint-2") is None
     assert not (tmp_path / "stuck" / "checkpoint-2" / "manifest.json").exists()
+
+
+def test_a_wait_that_a_signal_handler_breaks_off_can_be_taken_up_again():
+    """`Thread.join` would take the thread for ended from then on."""
+    gate, told = threading.Event(), []
+
+    def work():
+        assert gate.wait(60)
+        return "done"
+
+    def leave(number, frame):
+        raise KeyboardInterrupt
+
+    job = BackgroundJob("working", work, told.append)
+    before = signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            job.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not job.done
+    gate.set()
+    finish_jobs()
+    assert told == ["done"]

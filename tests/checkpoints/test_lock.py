@@ -12,7 +12,10 @@ from checkpoint_helpers import make_trainer
 
 from hf_recipes import UserError
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
-from hf_recipes.checkpoints.lock import LOCK_NAME, release_lock, take_lock
+from hf_recipes.checkpoints.lock import LOCK_NAME, TakenDirectory, release_lock, take_lock
+from hf_recipes.cli.main import main
+from hf_recipes.recipe.resolve import load_recipe
+from hf_recipes.training.run import train
 
 
 @contextmanager
@@ -47,6 +50,22 @@ def test_a_second_run_is_refused_in_one_sentence_before_its_first_step(tmp_path)
         assert trainer.state.global_step == 0
     trainer.train()  # its holder was killed: the lock is free
     assert not (tmp_path / LOCK_NAME).exists()
+
+
+def test_a_second_run_of_a_recipe_touches_nothing_of_the_first(tmp_path, tiny_model_dir, capsys):
+    """Neither in this process, where `hf-recipes sft` looks first, nor on the ranks."""
+    rows, output = tmp_path / "rows.jsonl", tmp_path / "run"
+    rows.write_text('{"prompt": "a", "completion": "b"}\n' * 20)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"model_name_or_path: {tiny_model_dir}\ndatasets: [{{path: {rows}}}]\nmax_steps: 1\n")
+    output.mkdir()
+    with held_by_another_process(output):
+        before = {path.name: path.read_bytes() for path in output.iterdir()}
+        assert main(["sft", "--config", str(recipe), "--output_dir", str(output)]) == 2
+        assert "is being written by another run" in capsys.readouterr().err
+        with pytest.raises(TakenDirectory):
+            train(load_recipe(str(recipe), ["--output_dir", str(output)]))
+        assert {path.name: path.read_bytes() for path in output.iterdir()} == before
 
 
 def test_the_same_process_may_take_it_again_and_gives_it_back_as_often(tmp_path):

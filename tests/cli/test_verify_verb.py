@@ -44,12 +44,63 @@ def test_wrong_use_is_2_and_one_sentence(tmp_path, capsys):
     assert "does not exist" in error
 
 
+@pytest.mark.parametrize("base", ["nowhere", "a-file"])
+def test_a_base_that_is_no_directory_is_wrong_use(base, tmp_path, capsys):
+    (tmp_path / "a-file").write_text("x")
+    assert main(["verify", str(make_model(tmp_path / "model")), "--base", str(tmp_path / base)]) == 2
+    assert f"'{tmp_path / base}'" in capsys.readouterr().err
+
+
+def test_names_from_the_file_neither_forge_lines_nor_command_the_terminal(tmp_path, capsys):
+    model = make_model(tmp_path / "model")
+    nan = torch.full((2,), float("nan"))
+    save_file({"\x1b[31mred\nmodel: good\x07": nan}, model / "model.safetensors")
+    assert main(["verify", str(model)]) == 1
+    told = capsys.readouterr().out
+    assert "\x1b" not in told and "\x07" not in told
+    assert "\nmodel: good" not in told
+
+
+def test_of_thousands_of_problems_the_first_are_shown_and_all_are_in_the_json(tmp_path, capsys):
+    model = make_model(tmp_path / "model")
+    (model / "manifest.json").unlink()
+    save_file({f"t{number}": torch.full((1,), float("nan")) for number in range(300)}, model / "model.safetensors")
+    assert main(["verify", str(model)]) == 1
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) < 60
+    assert "… and 250 more; --json lists them all." in told
+    assert main(["verify", str(model), "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)["reports"][0]["problems"]) == 300
+
+
+@pytest.mark.slow
+def test_damage_is_1_whether_or_not_anybody_reads_to_the_end(tmp_path):
+    model = make_model(tmp_path / "model")
+    (model / "manifest.json").unlink()
+    names = {f"tensor number {number} of the model": torch.full((1,), float("nan")) for number in range(3000)}
+    save_file(names, model / "model.safetensors")
+    code = "import sys; from hf_recipes.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "verify", str(model), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as verifying:
+        verifying.stdout.close()  # the reader leaves at once
+        assert verifying.wait(timeout=60) == 1
+        assert verifying.stderr.read() == b""
+
+
+def test_an_index_alone_is_judged(tmp_path, capsys):
+    (tmp_path / "only").mkdir()
+    index = {"metadata": {}, "weight_map": {"w": "../../outside.safetensors"}}
+    (tmp_path / "only" / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert main(["verify", str(tmp_path / "only")]) == 1
+    assert "outside its directory: do not load this model" in capsys.readouterr().out
+
+
 @pytest.fixture
 def run(tmp_path):
     directory = tmp_path / "run"
     for name in ("checkpoint-2", "checkpoint-10", "model", "merged-bf16"):
         make_model(directory / name)
-    (directory / "run.json").write_text("{}")
+    (directory / "run.json").write_text('{"recipe": {}}')
     return directory
 
 
@@ -101,7 +152,7 @@ def test_damaged_records_of_a_run_are_named_with_their_line(run, capsys):
 def test_a_broken_run_json_is_not_good(run, capsys):
     (run / "run.json").write_text("[1]")
     assert main(["verify", str(run)]) == 1
-    assert "run.json: is not a JSON object" in capsys.readouterr().out
+    assert "run.json: is no record of a run" in capsys.readouterr().out
 
 
 def test_a_log_cut_by_a_kill_is_a_note(run, capsys):

@@ -83,12 +83,12 @@ def train(recipe: Path, output: Path, *keys: str) -> dict[int, tuple[float, floa
 @contextmanager
 def plain_and_slim() -> Iterator[None]:
     """No report at the end, and one thread: models this small only lose by more, and much on a busy machine."""
-    kept = run_module.write_report, run_module.use_all_cores
-    run_module.write_report, run_module.use_all_cores = (lambda run: None), (lambda: None)
+    kept = run_module.write_last_report, run_module.use_all_cores
+    run_module.write_last_report, run_module.use_all_cores = (lambda run: None), (lambda: None)
     try:
         yield
     finally:
-        run_module.write_report, run_module.use_all_cores = kept
+        run_module.write_last_report, run_module.use_all_cores = kept
 
 
 def resume(recipe: Path, whole: Path, step: int, *keys: str) -> dict[int, tuple[float, float]]:

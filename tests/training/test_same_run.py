@@ -5,8 +5,9 @@ import json
 import pytest
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.same_run import check_same_model
+from hf_recipes.training.same_run import check_same_model, record_of_run, tell_other_data
 
 BEFORE = {
     "method": "lora",
@@ -72,3 +73,21 @@ def test_partial_layers_and_quantisation_are_part_of_the_model(tmp_path):
 def test_a_checkpoint_without_a_run_is_not_compared(tmp_path):
     check_same_model(Recipe("test", BEFORE, frozenset()), tmp_path / "checkpoint-1")
     check_same_model(Recipe("test", BEFORE, frozenset()), None)
+
+
+@pytest.mark.parametrize("content", ["[]", "5", '{"recipe": 5}', '{"schema": 1}', "{", ""])
+def test_a_damaged_record_is_told_and_nothing_is_compared_with_it(content, checkpoint, caplog):
+    (checkpoint.parent / "run.json").write_text(content)
+    assert record_of_run(checkpoint.parent) == {}
+    check(checkpoint, method="full")
+    assert "run.json is damaged" in caplog.text
+
+
+def test_other_data_under_the_same_name_are_told(tmp_path, caplog):
+    run = RunDirectory(tmp_path)
+    tell_other_data(run, {"fingerprint": "b"})  # no earlier attempt
+    run.write(run.data_json, {"fingerprint": "a"})
+    tell_other_data(run, {"fingerprint": "a"})
+    assert caplog.text == ""
+    tell_other_data(run, {"fingerprint": "b"})
+    assert "The data are not those this run has trained on so far" in caplog.text

@@ -13,6 +13,7 @@ from hf_recipes.checkpoints.preemption.deadline import DeadlineWatch
 from hf_recipes.checkpoints.preemption.grace import GraceWatch
 from hf_recipes.checkpoints.preemption.notice import NoticePoll
 from hf_recipes.checkpoints.preemption.stopped import unsaved_end
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import event_log
 from hf_recipes.core.log import logger
 from hf_recipes.core.step_vote import StepVote
@@ -58,6 +59,8 @@ class PreemptionGuard(TrainerCallback):
         at_expiry: Callable[[int, str], None] | None = None,
         until_closed: bool = False,
     ) -> None:
+        if not grace_seconds > 0:
+            raise UserError(f"grace_seconds: {grace_seconds} is no length of time: give seconds above 0.")
         self.preempted: str | None = None
         self.cuts_evaluations = False
         self._training = False
@@ -137,22 +140,21 @@ class PreemptionGuard(TrainerCallback):
             control.should_save = self._saved_step != state.global_step and (control.should_save or self._saves_late)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._until_closed:
-            self._let_go()
-        else:
+        self._end_training()
+        if not self._until_closed:
             self.close()
 
     def close(self) -> None:
-        """What had to be done after the training is done: the time after SIGTERM counts no more. Signals are given
-        back, if an exception has ended the training."""
-        self._let_go()
+        """What had to be done after the training is done: signals do again what they did before, and the time after
+        SIGTERM counts no more."""
+        self._end_training()
+        self._listener.close()
         if self._grace:
             self._grace.stop()
         self._grace = None
 
-    def _let_go(self) -> None:
+    def _end_training(self) -> None:
         self._training = False
-        self._listener.close()
         if self._notice:
             self._notice.stop()
 

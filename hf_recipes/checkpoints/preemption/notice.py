@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 
 from hf_recipes.core.log import logger
 
 _LONGEST_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 _CANNOT_RUN = (126, 127)
 
 
@@ -36,7 +39,7 @@ class NoticePoll:
         threading.Thread(target=self._run, args=(self._stop,), name="preemption-notice", daemon=True).start()
 
     def stop(self) -> None:
-        """Ask no more; one that runs is not waited for."""
+        """Ask no more; a command that runs is ended with all that it has started."""
         self._stop.set()
 
     def _run(self, stop: threading.Event) -> None:
@@ -46,11 +49,11 @@ class NoticePoll:
 
     def _ask(self) -> int | None:
         try:
-            code = _exit_code(self.command)
+            code = _exit_code(self.command, self._stop)
         except OSError as error:
             self._tell_once("start", f"cannot be started ({error.strerror or error})")
             return None
-        if code is None:
+        if code is None and not self._stop.is_set():
             self._tell_once("hang", f"did not end within {_LONGEST_SECONDS:g} s")
         elif code in _CANNOT_RUN:
             self._tell_once("run", f"cannot be run (exit code {code})")
@@ -64,17 +67,25 @@ class NoticePoll:
             )
 
 
-def _exit_code(command: str) -> int | None:
-    """In a session of its own, so that Ctrl-C does not reach it and all of it can be ended. None: it took too long."""
+def _exit_code(command: str, stop: threading.Event) -> int | None:
+    """In a session of its own, so that Ctrl-C does not reach it and all of it can be ended, as it is in any case: a
+    pipe may have parts that live on. None: it took too long."""
     devnull = subprocess.DEVNULL
     with subprocess.Popen(
         command, shell=True, stdin=devnull, stdout=devnull, stderr=devnull, start_new_session=True
     ) as process:
+        end = time.monotonic() + _LONGEST_SECONDS
         try:
-            return process.wait(_LONGEST_SECONDS)
-        except subprocess.TimeoutExpired:
-            if hasattr(os, "killpg"):
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            return None
+            while process.poll() is None and time.monotonic() < end and not stop.wait(_LOOK_SECONDS):
+                pass
+            return process.poll()
+        finally:
+            _end_session(process)
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()

@@ -48,11 +48,15 @@ def _read(file: Path, findings: Findings) -> FileScan:
                 findings.problem(file.name, found.damage)
             elif found.note:
                 findings.note(f"{file.name} {found.note}.")
-            elif file.name == "run.json" and not isinstance(found.content, dict):
-                findings.problem(file.name, "is not a JSON object")
+            elif file.name == "run.json" and not _is_record(found.content):
+                findings.problem(file.name, "is no record of a run (an object with the recipe it was started by)")
     except OSError as error:
         findings.problem(file.name, f"cannot be read ({error.strerror or error})")
     return FileScan(size)
+
+
+def _is_record(content: object) -> bool:
+    return isinstance(content, dict) and isinstance(content.get("recipe"), dict)
 
 
 def _check_lines(file: Path, findings: Findings) -> None:

@@ -20,9 +20,9 @@ from hf_recipes.checkpoints.verification.structure import check_structure, folde
 from hf_recipes.checkpoints.verification.tokenizer_fit import check_tokenizer, embedding_rows
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.run_directory import list_checkpoints
-from hf_recipes.core.tensors import BITS_PER_ELEMENT
+from hf_recipes.core.tensors import BITS_PER_ELEMENT, INDEX_NAMES
 
-_SIGNS = (MANIFEST_NAME, "config.json", "adapter_config.json", "trainer_state.json")
+_SIGNS = (MANIFEST_NAME, "config.json", "adapter_config.json", "trainer_state.json", *INDEX_NAMES)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def verify_checkpoint(
     directory = Path(directory)
     if level not in LEVELS:
         raise UserError(f"verify: level '{level}' is none of {', '.join(LEVELS)}{nearest(level, LEVELS)}.")
-    _require_directory(directory)
+    _require_directory(directory, "a checkpoint, adapter or model directory")
+    if base is not None:
+        _require_directory(Path(base), "the directory of the base model")
     findings = Findings()
     manifest = _readable_manifest(directory, findings)
     values = level != "structure"
@@ -162,11 +164,11 @@ def _readable_manifest(directory: Path, findings: Findings) -> Manifest | None:
     return None
 
 
-def _require_directory(directory: Path) -> None:
+def _require_directory(directory: Path, what: str) -> None:
     if not directory.exists():
-        raise UserError(f"'{directory}' does not exist: name a checkpoint, adapter or model directory.")
+        raise UserError(f"'{directory}' does not exist: name {what}.")
     if not directory.is_dir():
-        raise UserError(f"'{directory}' is a file: name the directory that holds it.")
+        raise UserError(f"'{directory}' is no directory: name {what}.")
 
 
 def _require_checkpoint(directory: Path, scans: Mapping[str, FileScan]) -> None:

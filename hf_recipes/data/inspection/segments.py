@@ -8,11 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.core.printable import printable
 
 GREEN, RESET = "\033[32m", "\033[0m"
-# Data may hold control characters, which a terminal would obey: each is shown by its Unicode picture instead.
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,6 @@ def as_text(stretches: Sequence[Segment], color: bool = False) -> str:
     before, after = (GREEN, RESET) if color else ("«", "»")
     shown = [(stretch.learned, printable(stretch.text)) for stretch in stretches]
     return "".join(f"{before}{text}{after}" if learned else text for learned, text in shown)
-
-
-def printable(text: str) -> str:
-    """The text without anything that a terminal would take as a command; line breaks and tabs stay."""
-    return text.translate(_PICTURES)
 
 
 def render_sample(input_ids: Sequence[int], labels: Sequence[int], tokenizer: Any, color: bool = False) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hf_recipes.core.printable import printable
 from hf_recipes.core.tables import render_table
 from hf_recipes.data.inspection import account
 from hf_recipes.data.inspection.account import Table
 from hf_recipes.data.inspection.batches import BatchView, SampleView
 from hf_recipes.data.inspection.histogram import Histogram
 from hf_recipes.data.inspection.inspection import Inspection, TokenShare
-from hf_recipes.data.inspection.segments import as_text, printable
+from hf_recipes.data.inspection.segments import as_text
 
 BAR_WIDTH = 40
 BOLD, RED, YELLOW, RESET = "\033[1m", "\033[31m", "\033[33m", "\033[0m"

@@ -20,6 +20,7 @@ from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import read_verified
 from hf_recipes.checkpoints.preemption.guard import PreemptionGuard, cut_evaluations
 from hf_recipes.checkpoints.preemption.notice import NoticePoll
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import read_events
 from hf_recipes.core.stop_signals import is_awaited
 
@@ -206,6 +207,31 @@ def test_the_notice_that_the_machine_goes_stops_the_run(tmp_path):
 
 
 # --- who else is there
+
+
+@pytest.mark.parametrize("until_closed", [True, False])
+def test_a_signal_between_the_training_and_what_follows_it_is_remembered_where_that_was_asked_for(
+    until_closed, tmp_path
+):
+    arrived = []
+    before = signal.signal(signal.SIGTERM, lambda *_: arrived.append("as before"))
+    try:
+        guard = PreemptionGuard(until_closed=until_closed)
+        make_trainer(tmp_path, [guard], save_strategy="no").train()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert guard.preempted is None
+        assert is_awaited() == until_closed
+        guard.close()
+        assert not is_awaited()
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert arrived == ["as before", "as before"]  # whoever stood below hears of it in any case
+
+
+def test_no_time_at_all_after_sigterm_is_wrong_use():
+    with pytest.raises(UserError, match="seconds above 0"):
+        PreemptionGuard(grace_seconds=0)
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import psutil
 import pytest
 
 from hf_recipes.checkpoints.preemption.deadline import DeadlineWatch, seconds_of, slurm_end
@@ -119,6 +120,24 @@ def test_a_command_that_cannot_run_is_told_once():
     noticed, told = asked("no-such-command-here")
     assert (noticed, len(told)) == (False, 1)
     assert "cannot be run (exit code 127)" in told[0]
+
+
+def test_nothing_that_the_command_has_started_outlives_the_run(tmp_path):
+    file = tmp_path / "pid"
+    poll = NoticePoll(f"sleep 60 & echo $! > {file}; wait", 0.01)
+    poll.start()
+    until = time.monotonic() + 30
+    while not (file.exists() and file.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.01)
+    poll.stop()
+    child = int(file.read_text())
+    while _runs(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_command_that_hangs_is_ended_and_told(monkeypatch):

@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.data.inspection.segments import Segment, as_text, printable, render_sample, segments
+from hf_recipes.core.printable import printable
+from hf_recipes.data.inspection.segments import Segment, as_text, render_sample, segments
 
 
 def test_learned_text_is_marked_and_all_text_is_there(tokenizer):
