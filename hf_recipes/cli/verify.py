@@ -45,11 +45,13 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
-    targets = _targets(directory)
+    runs = _runs_inside(directory) or [directory]
+    targets = [target for run in runs for target in _targets(run, required=len(runs) == 1)]
     if targets == [directory]:
         reports = [verify_checkpoint(directory, args.level, args.base)]
     else:
-        reports = _records(directory, args.level) + [_verify_one(path, args.level, args.base) for path in targets]
+        reports = [report for run in runs for report in _records(run, args.level)]
+        reports += [_verify_one(path, args.level, args.base) for path in targets]
     ok = all(report.ok for report in reports)
     if args.json:
         text = json.dumps(json_safe({"ok": ok, "reports": [report.to_dict() for report in reports]}))
@@ -59,6 +61,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 1
 
 
+def _runs_inside(directory: Path) -> list[Path]:
+    """The runs in a directory of runs, such as ``runs/``; none where it is one itself, or a model."""
+    if is_run(directory) or not directory.is_dir() or list_checkpoints(directory) or any(directory.glob("*.*")):
+        return []
+    return sorted(child for child in directory.iterdir() if is_run(child))
+
+
 def _records(directory: Path, level: str) -> list[VerifyReport]:
     """The run's own files, where it is a run."""
     from hf_recipes.checkpoints.verification.run_files import verify_run_files
@@ -66,7 +75,7 @@ def _records(directory: Path, level: str) -> list[VerifyReport]:
     return [verify_run_files(directory, level)] if is_run(directory) else []
 
 
-def _targets(directory: Path) -> list[Path]:
+def _targets(directory: Path, *, required: bool) -> list[Path]:
     """What to verify: of a run, or of any Trainer's output directory, all it holds; else the directory itself."""
     checkpoints = list_checkpoints(directory)
     if not is_run(directory) and not checkpoints:
@@ -75,7 +84,7 @@ def _targets(directory: Path) -> list[Path]:
     merged = sorted(path for path in directory.glob("merged-*") if path.is_dir())
     own = [directory] if not is_run(directory) and any(directory.glob("*.safetensors")) else []
     targets = [*own, *checkpoints, *results, *merged]
-    if not targets:
+    if not targets and required:
         raise UserError(f"The run '{directory}' holds no checkpoint and no result yet: nothing to verify.")
     return targets
 

@@ -37,5 +37,7 @@ def show_on_console(process_rank: int = 0) -> None:
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel(logging.INFO if process_rank == 0 else logging.ERROR)
+    # On CPUs with bf16, bitsandbytes 0.50 advises a kernel from the Hub at every import, 4 bits or not.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # TRL 1.16 and PEFT 0.21 still use names that transformers 5 renames; nothing a user can mend. Gone when they are.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*deprecated", category=FutureWarning)

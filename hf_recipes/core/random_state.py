@@ -14,7 +14,9 @@ def random_state_kept() -> Iterator[None]:
     import torch
 
     python, of_numpy = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(python)
-    numpy.random.set_state(of_numpy)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(of_numpy)

@@ -139,6 +139,25 @@ def test_a_run_without_anything_to_verify_is_wrong_use(tmp_path, capsys):
     assert "nothing to verify" in capsys.readouterr().err
 
 
+def test_a_directory_of_runs_is_verified_run_by_run(run, capsys):
+    (run.parent / "begun").mkdir()
+    (run.parent / "begun" / "run.json").write_text('{"recipe": {}}')
+    assert main(["verify", str(run.parent)]) == 0
+    content = bytearray((run / "checkpoint-2" / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "checkpoint-2" / "model.safetensors").write_bytes(content)
+    capsys.readouterr()
+    assert main(["verify", str(run.parent)]) == 1
+    assert "model.safetensors: was changed after it was written" in capsys.readouterr().out
+
+
+def test_a_manifest_further_down_is_told_to_be_left_alone(tmp_path, capsys):
+    make_model(tmp_path / "model")
+    make_model(tmp_path / "model" / "older")
+    assert main(["verify", str(tmp_path / "model")]) == 1  # tensors that its own manifest does not know
+    assert "older/manifest.json is that of a directory of its own" in capsys.readouterr().out
+
+
 def test_damaged_records_of_a_run_are_named_with_their_line(run, capsys):
     (run / "status.json").write_text('{"code": 0,\n "sentence": \n')
     (run / "events.jsonl").write_text('{"kind": "log"}\nnot JSON\n{"kind": "log"}\n')

@@ -16,6 +16,7 @@ from hf_recipes.checkpoints.preemption.stopped import unsaved_end
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import event_log
 from hf_recipes.core.log import logger
+from hf_recipes.core.random_state import random_state_kept
 from hf_recipes.core.step_vote import StepVote
 from hf_recipes.core.stop_signals import StopListener
 
@@ -209,8 +210,9 @@ class PreemptionGuard(TrainerCallback):
 def cut_evaluations(trainer: Any) -> None:
     """Let the trainer's `PreemptionGuard` break off an evaluation, so that a stop has not to wait for its end.
 
-    The metrics of an evaluation that is broken off are NaN and are neither logged nor seen by callbacks. Does nothing
-    without a guard, nor with a scheduler that steps on metrics.
+    The metrics of an evaluation that is broken off are NaN and are neither logged nor seen by callbacks. Evaluations
+    leave random numbers as they were (a data loader draws a seed): steps after one that was left out are the same. Does
+    nothing without a guard, nor with a scheduler that steps on metrics.
     """
     guard = next((each for each in trainer.callback_handler.callbacks if isinstance(each, PreemptionGuard)), None)
     if guard is None or trainer.args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
@@ -222,7 +224,8 @@ def cut_evaluations(trainer: Any) -> None:
         nonlocal depth
         depth += 1  # an evaluation in parts calls itself
         try:
-            return whole(*args, **kwargs)
+            with random_state_kept():
+                return whole(*args, **kwargs)
         except EvaluationCut:
             if depth > 1:
                 raise

@@ -84,6 +84,11 @@ def verify_checkpoint(
     scans = scan_directory(directory, values=values, hashes=values and manifest is not None)
     _require_checkpoint(directory, scans)
     judge(directory, scans, manifest, findings, own=own)
+    for name in scans:
+        if name.endswith(f"/{MANIFEST_NAME}"):
+            findings.note(
+                f"{name} is that of a directory of its own, and nothing was compared with it: verify that too."
+            )
     bases = _check_adapters(directory, scans, Path(base) if base is not None else None, findings)
     if level == "reload":
         from hf_recipes.checkpoints.reload import check_reload

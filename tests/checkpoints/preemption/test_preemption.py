@@ -170,6 +170,22 @@ def test_an_evaluation_broken_off_is_never_the_best(tmp_path):
     assert trainer.state.best_global_step is None
 
 
+def test_c4_steps_after_an_evaluation_that_was_left_out_are_the_same(tmp_path):
+    """The data loader of an evaluation draws a seed, and dropout draws after it."""
+    losses = []
+    for strategy in ("steps", "no"):
+        recorder = LossRecorder(tmp_path / strategy)
+        trainer = make_trainer(
+            tmp_path, [recorder, PreemptionGuard()], max_steps=4, save_strategy="no", eval_strategy="no"
+        )
+        trainer.eval_dataset = trainer.train_dataset
+        trainer.args.eval_strategy, trainer.args.eval_steps = IntervalStrategy(strategy), 1
+        cut_evaluations(trainer)
+        trainer.train()
+        losses.append(read_losses(tmp_path / strategy))
+    assert losses[0] == losses[1]
+
+
 def test_an_evaluation_in_parts_is_broken_off_as_a_whole(tmp_path):
     at, guard = At("on_prediction_step", 2, send(signal.SIGTERM)), PreemptionGuard()
     trainer = make_trainer(tmp_path, [at, guard], max_steps=6, save_strategy="no")
