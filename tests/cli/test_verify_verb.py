@@ -130,7 +130,7 @@ def test_a_trainers_output_without_a_run_json_works_too(run, capsys):
     (run / "run.json").unlink()
     shutil.copy(run / "model" / "model.safetensors", run)
     assert main(["verify", str(run)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 6  # the directory itself, with a note, and the four
+    assert len(capsys.readouterr().out.splitlines()) == 7  # the directory itself, with two notes, and the four
 
 
 def test_a_run_without_anything_to_verify_is_wrong_use(tmp_path, capsys):
@@ -155,7 +155,7 @@ def test_a_manifest_further_down_is_told_to_be_left_alone(tmp_path, capsys):
     make_model(tmp_path / "model")
     make_model(tmp_path / "model" / "older")
     assert main(["verify", str(tmp_path / "model")]) == 1  # tensors that its own manifest does not know
-    assert "older/manifest.json is that of a directory of its own" in capsys.readouterr().out
+    assert "Nothing was compared with 'older/manifest.json', of directories of their own" in capsys.readouterr().out
 
 
 def test_damaged_records_of_a_run_are_named_with_their_line(run, capsys):

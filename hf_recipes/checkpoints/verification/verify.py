@@ -12,7 +12,7 @@ from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_mani
 from hf_recipes.checkpoints.verification.adapter import CONFIG_NAME as ADAPTER_CONFIG
 from hf_recipes.checkpoints.verification.adapter_base import check_against_base, find_known_base
 from hf_recipes.checkpoints.verification.content import check_manifest, check_values
-from hf_recipes.checkpoints.verification.findings import LEVELS, Findings, Problem
+from hf_recipes.checkpoints.verification.findings import LEVELS, Findings, Problem, some
 from hf_recipes.checkpoints.verification.paths import why_not_opened
 from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME, scan_directory
 from hf_recipes.checkpoints.verification.scan_facts import FileScan
@@ -84,11 +84,8 @@ def verify_checkpoint(
     scans = scan_directory(directory, values=values, hashes=values and manifest is not None)
     _require_checkpoint(directory, scans)
     judge(directory, scans, manifest, findings, own=own)
-    for name in scans:
-        if name.endswith(f"/{MANIFEST_NAME}"):
-            findings.note(
-                f"{name} is that of a directory of its own, and nothing was compared with it: verify that too."
-            )
+    if others := [name for name in scans if name.endswith(f"/{MANIFEST_NAME}")]:
+        findings.note(f"Nothing was compared with {some(others)}, of directories of their own: verify those too.")
     bases = _check_adapters(directory, scans, Path(base) if base is not None else None, findings)
     if level == "reload":
         from hf_recipes.checkpoints.reload import check_reload

@@ -248,7 +248,7 @@ def test_what_is_no_checkpoint_is_wrong_use(tmp_path, full_run):
     (tmp_path / "empty" / "notes.txt").write_text("x")
     with pytest.raises(UserError, match="no checkpoint"):
         verify_checkpoint(tmp_path / "empty")
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="is no directory"):
         verify_checkpoint(full_run / "checkpoint-2" / MODEL)
     with pytest.raises(UserError, match="did you mean 'content'"):
         verify_checkpoint(full_run / "checkpoint-2", "contents")
