@@ -24,8 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.probe import take_probe
 from hf_recipes.core.events import read_events
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.training.environment import use_all_cores
-from hf_recipes.training.output import versions
 
 SAVES = 3
 SHAPE = {
@@ -101,7 +101,7 @@ def stopwatch(owner: Any, method: str) -> list[float]:
 def main() -> None:
     use_all_cores()
     place = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
-    print(f"{torch.get_num_threads()} threads; {versions()}")
+    print(f"{torch.get_num_threads()} threads; {stack_versions()}")
     try:
         for lora in (False, True):
             measure(place / ("lora" if lora else "full"), lora)

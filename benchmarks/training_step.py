@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from hf_recipes import SupervisedCollator, SupervisedTrainer, build_lora_model
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.precision import choose_precision, detect_hardware
-from hf_recipes.training.output import versions
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
             ratios.append(their_seconds / our_seconds)
     print({name: round(statistics.median(values), 3) for name, values in seconds.items()}, "seconds a step, median")
     print(f"TRL / ours: median {statistics.median(ratios):.2f}, from {min(ratios):.2f} to {max(ratios):.2f}")
-    print(versions())
+    print(stack_versions())
 
 
 def random_rows(count: int, length: int, supervised: float) -> Dataset:

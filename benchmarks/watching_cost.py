@@ -16,9 +16,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from hf_recipes.core.log import show_on_console
+from hf_recipes.core.versions import stack_versions
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.training.environment import use_all_cores
-from hf_recipes.training.output import versions
 from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import set_up
 
@@ -48,7 +48,7 @@ def main() -> None:
     print(f"callbacks and event log: {100 * sum(of_steps.values()) / whole:.3f} % of it")
     saves = max(1, calls.get(("CheckpointKeeper", "on_save"), 0))
     print(f"manifest and verification: {sum(seconds.values()) - sum(of_steps.values()):.2f} s in {saves} saves")
-    print(versions())
+    print(stack_versions())
 
 
 def put_stopwatches(callback: Any, seconds: dict[tuple[str, str], float], calls: dict[tuple[str, str], int]) -> None:
