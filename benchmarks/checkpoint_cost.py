@@ -100,7 +100,10 @@ def stopwatch(owner: Any, method: str) -> list[float]:
 
 def main() -> None:
     use_all_cores()
-    place = Path(tempfile.mkdtemp(dir=sys.argv[1] if len(sys.argv) > 1 else None))
+    parent = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    if parent:
+        parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=parent))
     print(f"{torch.get_num_threads()} threads; {stack_versions()}")
     try:
         for lora in (False, True):
