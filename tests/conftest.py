@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 # What tests prepare goes with them; every worker has a place of its own.
 os.environ["HF_RECIPES_DATA_CACHE"] = tempfile.mkdtemp(prefix="hf_recipes_data_")
+
+# A shell's background job inherits a Ctrl-C that is ignored, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import settings

@@ -97,9 +97,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path, capsys):
 @pytest.mark.slow
 def test_ctrl_c_ends_serving_with_0(tmp_path):
     write_events(tmp_path, training(5))
-    # Tests that run in a shell's background inherit a Ctrl-C that is ignored.
-    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from hf_recipes.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from hf_recipes.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "report", str(tmp_path), "--serve", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         told = server.stdout.readline()

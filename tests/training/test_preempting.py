@@ -12,6 +12,7 @@ import pytest
 
 from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError
+from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.output import recorded_end
 from hf_recipes.training.preempting import choose_deadline, raise_if_preempted, recipe_guard, started_at
 
@@ -27,6 +28,7 @@ def fake_setup(tmp_path, **ours):
         "preemption_grace_seconds": 25.0,
     }
     return SimpleNamespace(
+        recipe=Recipe("test", {**keys, **ours}, frozenset()),
         ours=SimpleNamespace(**{**keys, **ours}),
         arguments=SimpleNamespace(enable_jit_checkpoint=True),
         run=SimpleNamespace(path=tmp_path),

@@ -23,7 +23,7 @@ def write(run, *, ranks, rows=None, record=None):
     extra = {} if rows is None else {"batch": {"global_batch_size": rows, "world_size": ranks}}
     (checkpoint / "manifest.json").write_text(json.dumps(Manifest({}, 6, ranks, extra).to_dict()))
     if record:
-        (run / "run.json").write_text(json.dumps(record))
+        (run / "run.json").write_text(json.dumps({"recipe": {}, **record}))
     return checkpoint
 
 
