@@ -85,6 +85,7 @@ def grow_graph(directory):
     make_trainer(directory, [MemoryWatch()], rows(64), GrowingGraph(), max_steps=100, logging_steps=10).train()
 
 
+@pytest.mark.trials
 def test_losses_kept_with_their_graph_are_a_leak(tmp_path):
     in_a_process_of_its_own(grow_graph, tmp_path)
     (alarm,) = alarms(tmp_path)

@@ -59,6 +59,7 @@ def test_c4_two_ranks_resume_where_they_stopped(saved):
     assert read_losses(output / "losses-resume.jsonl") == {4: unbroken[4]}
 
 
+@pytest.mark.trials
 def test_c2_a_full_disk_on_rank_0_stops_both_ranks_alike(tmp_path):
     first, second = two_ranks(tmp_path, "no-room")
     assert first == second

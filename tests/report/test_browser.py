@@ -256,6 +256,7 @@ def test_two_runs_are_overlaid_in_their_colours(tmp_path, watched):
     assert (seen.said, len(seen.asked)) == ([], 1)
 
 
+@pytest.mark.trials
 def test_a_million_points_stay_usable(tmp_path, watched):
     """Few points are drawn, none of the extremes is lost, and a zoom shows every one."""
     count, spike = 1_000_000, 777_777
