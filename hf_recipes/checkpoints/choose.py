@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_recipes.checkpoints.complete import is_zero_sharded, missing_for_resume, ranks_of
-from hf_recipes.checkpoints.lock import LOCK_NAME
+from hf_recipes.checkpoints.lock import was_left_locked
 from hf_recipes.checkpoints.manifest import read_verified
 from hf_recipes.checkpoints.verification.findings import some
 from hf_recipes.checkpoints.verification.scan import MANIFEST_NAME
@@ -51,7 +51,7 @@ def last_good_checkpoint(output_dir: str | Path) -> LastGood:
 def writes_manifests(output_dir: Path) -> bool:
     """Whether what saves checkpoints there ends each with a manifest: a run of ours, another checkpoint with one, or a
     `CheckpointKeeper` that was killed before its first."""
-    if is_run(output_dir) or (output_dir / LOCK_NAME).exists():
+    if is_run(output_dir) or was_left_locked(output_dir):
         return True
     return any((path / MANIFEST_NAME).exists() for path in list_checkpoints(output_dir))
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hf_recipes.checkpoints.rotate import remove_checkpoint
+
 _MARGIN = 1.05  # the Trainer's state grows with every log
 _ADAM_BYTES = 12  # a value's two moments and its fp32 master, where a strategy hides the optimizer's state
 
@@ -69,12 +71,10 @@ def why_not_enough(directory: Path, needed_bytes: int, reusable_bytes: int = 0) 
 
 
 def empty_directory(directory: Path) -> list[str]:
-    """Remove what an earlier attempt left at a checkpoint's place, the marks of its soundness first; the names of
-    what was removed. Nothing where nothing is there."""
+    """Remove what an earlier attempt left at a checkpoint's place; the names of what was removed. Nothing where nothing
+    is there."""
     if not directory.is_dir() or directory.is_symlink():
         return []
     names = sorted(path.name for path in directory.iterdir())
-    for mark in ("verified.json", "manifest.json", "trainer_state.json"):
-        (directory / mark).unlink(missing_ok=True)
-    shutil.rmtree(directory)
+    remove_checkpoint(directory)
     return names

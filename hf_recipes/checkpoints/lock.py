@@ -28,9 +28,10 @@ class TakenDirectory(UserError):
 
 @dataclass
 class _Held:
-    """A lock of this process, and how many of its parts rely on it."""
+    """A lock of this process, how many of its parts rely on it, and whether its file was there before."""
 
     descriptor: int
+    was_left: bool
     users: int = 1
 
 
@@ -62,6 +63,7 @@ def take_lock(output_dir: str | Path) -> None:
         held.users += 1
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    was_left = path.exists()
     try:
         descriptor = _lock(path)
     except OSError as error:
@@ -70,7 +72,15 @@ def take_lock(output_dir: str | Path) -> None:
         logger.info("%s is not guarded against a second run (%s).", path.parent, error.strerror or error)
         return
     if descriptor is not None:
-        _held[str(path)] = _Held(descriptor)
+        _held[str(path)] = _Held(descriptor, was_left)
+
+
+def was_left_locked(output_dir: str | Path) -> bool:
+    """Whether a run that wrote into `output_dir` was killed: its lock's file is there, or was when this process took
+    it."""
+    path = Path(output_dir).absolute() / LOCK_NAME
+    held = _held.get(str(path))
+    return held.was_left if held else path.exists()
 
 
 @contextlib.contextmanager

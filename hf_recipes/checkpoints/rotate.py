@@ -57,11 +57,16 @@ def rotate_checkpoints(
     best = checkpoint_step(Path(best_checkpoint)) if best_checkpoint else None
     removed = [checkpoints[step] for step in choose_removals(good, limit, current, best, trial)]
     for checkpoint in removed:
-        # First, so that a kill in the middle leaves nothing that counts, or looks as if it could be resumed.
-        for mark in (VERIFIED_NAME, "trainer_state.json"):
-            (checkpoint / mark).unlink(missing_ok=True)
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        remove_checkpoint(checkpoint, ignore_errors=True)
     return removed
+
+
+def remove_checkpoint(checkpoint: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a checkpoint, its marks first, so that a kill in the middle leaves nothing that counts, or looks as if it
+    could be resumed."""
+    for mark in (VERIFIED_NAME, MANIFEST_NAME, "trainer_state.json"):
+        (checkpoint / mark).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint, ignore_errors=ignore_errors)
 
 
 def _is_good(checkpoint: Path, verified_only: bool) -> bool:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hf_recipes.core.errors import NothingToDo, UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, is_run
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.same_run import record_of_run
 
 # Counted up by torchrun (--max-restarts) and Slurm (--requeue) each time they start the same command again.
 _RESTARTS = {
@@ -94,7 +94,7 @@ def end_if_finished(path: Path, recipe: Recipe) -> None:
 
 
 def _other_length(path: Path, recipe: Recipe) -> bool:
-    before = _record(path).get("recipe") or {}
+    before = record_of_run(path).get("recipe") or {}
     return any(before.get(key) != recipe.values.get(key) for key in _LENGTH_KEYS)
 
 
@@ -108,14 +108,5 @@ def newest_run(root: Path, name: str, *, unfinished: bool = False) -> Path | Non
 
 def _name_of(path: Path) -> str | None:
     """The recipe a run is of; None where its run.json does not say."""
-    name = _record(path).get("name")
+    name = record_of_run(path).get("name")
     return name if isinstance(name, str) else None
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """What run.json holds; nothing where it is absent or damaged."""
-    try:
-        record = read_json(path / "run.json")
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -30,8 +30,12 @@ def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:
     Raises:
         UserError: another base, method, or setting of the method.
     """
-    before = record_of_run(checkpoint.parent).get("recipe") if checkpoint else None
+    if checkpoint is None:
+        return
+    before = record_of_run(checkpoint.parent).get("recipe")
     if before is None:
+        if (file := RunDirectory(checkpoint.parent).run_json).is_file():
+            logger.warning("%s is damaged: what this run was before is not known, nothing is compared with it.", file)
         return
     method = recipe.get("method", "lora")
     keys = ["method", "model_name_or_path"]
@@ -47,18 +51,12 @@ def check_same_model(recipe: Recipe, checkpoint: Path | None) -> None:
 
 
 def record_of_run(directory: Path) -> dict[str, Any]:
-    """What a run directory's run.json holds; nothing where there is none, or none that can be read, which is told."""
-    file = RunDirectory(directory).run_json
-    if not file.is_file():
-        return {}
+    """What a run directory's run.json holds; nothing where there is none, or none that can be read."""
     try:
-        record = read_json(file)
-        if isinstance(record["recipe"], dict):
-            return dict(record)
+        record = read_json(RunDirectory(directory).run_json)
+        return dict(record) if isinstance(record["recipe"], dict) else {}
     except (OSError, ValueError, KeyError, TypeError):
-        pass
-    logger.warning("%s is damaged: what this run was before is not known, and nothing is compared with it.", file)
-    return {}
+        return {}
 
 
 def tell_other_data(run: RunDirectory, report: Mapping[str, Any]) -> None:

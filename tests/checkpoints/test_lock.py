@@ -11,8 +11,9 @@ import pytest
 from checkpoint_helpers import make_trainer
 
 from hf_recipes import UserError
+from hf_recipes.checkpoints.choose import last_good_checkpoint
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
-from hf_recipes.checkpoints.lock import LOCK_NAME, TakenDirectory, release_lock, take_lock
+from hf_recipes.checkpoints.lock import LOCK_NAME, TakenDirectory, only_writer, release_lock, take_lock
 from hf_recipes.cli.main import main
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.training.run import train
@@ -111,3 +112,16 @@ def test_a_directory_that_cannot_be_written_to_is_told_before_the_first_step(tmp
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match="Permission denied"):
         take_lock(tmp_path)
+
+
+def test_holding_the_lock_makes_no_foreign_checkpoint_one_that_was_never_finished(full_run):
+    """A run of ours resumes what another trainer has left in the same directory."""
+    for checkpoint in full_run.glob("checkpoint-*"):
+        for mark in ("manifest.json", "verified.json"):
+            (checkpoint / mark).unlink()
+    with only_writer(full_run):
+        assert last_good_checkpoint(full_run).path == full_run / "checkpoint-2"
+    (full_run / LOCK_NAME).write_text("{}")  # left by a keeper that was killed before its first manifest
+    assert last_good_checkpoint(full_run).path is None
+    with only_writer(full_run):
+        assert last_good_checkpoint(full_run).path is None
