@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 
 import pytest
+import torch
 from checkpoint_helpers import LossRecorder, lora_config, make_trainer, read_losses
 
 from hf_recipes import UserError
@@ -247,3 +249,23 @@ def test_c4_without_the_optimizer_the_losses_would_differ(tmp_path):
 def test_it_reads_json_only_where_json_is_sound(full_run):
     (full_run / "checkpoint-2" / "trainer_state.json").write_text(json.dumps(["not", "a", "state"]))
     assert last_good_checkpoint(full_run).path == full_run / "checkpoint-1"
+
+
+class _Hostile:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.file),)
+
+
+@pytest.mark.parametrize("file", ["rng_state.pth", "optimizer.pt", "scheduler.pt"])
+def test_c5_a_state_that_would_run_code_when_loaded_is_passed_over_unloaded(file, full_run, tmp_path):
+    """Also where no manifest says that it was exchanged: torch would refuse it, or, asked for more, run it."""
+    without_marks(full_run)
+    torch.save({"python": _Hostile(tmp_path / "was run")}, full_run / "checkpoint-2" / file)
+    last = last_good_checkpoint(full_run)
+    assert last.path == full_run / "checkpoint-1"
+    ((_, reason),) = last.skipped
+    assert "do not load it" in reason
+    assert not (tmp_path / "was run").exists()

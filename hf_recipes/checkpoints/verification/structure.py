@@ -15,6 +15,7 @@ from hf_recipes.checkpoints.verification.tokenizer_fit import check_tokenizer, e
 from hf_recipes.core.tensors import leaves
 
 _SHARD = re.compile(r"^(model|adapter_model)-(\d{5})-of-(\d{5})\.safetensors$")
+_NEVER_RESUMED = "training_args.bin"
 # How other savers than safetensors name weights: torch's own, FSDP's, DeepSpeed's.
 _OTHER_WEIGHTS = re.compile(r"(^|/)(pytorch_model|adapter_model)[^/]*\.bin$|\.distcp$|(^|/)global_step\d+/[^/]+\.pt$")
 
@@ -28,8 +29,9 @@ def check_structure(scans: Mapping[str, FileScan], findings: Findings, *, own: b
     """Add what is wrong with the form of each file and with the files as a set.
 
     Args:
-        own: this run wrote the files: names in its pickles that no checkpoint usually holds (a subclass of
-            `TrainingArguments`) are the user's own and noted; in files from elsewhere they are problems.
+        own: this run wrote the files: names in training_args.bin that no checkpoint usually holds (a subclass of
+            `TrainingArguments`) are the user's own and noted; a resume does not load that file. In all others, and in
+            files from elsewhere, they are problems.
     """
     for name, scan in scans.items():
         _check_form(name, scan, findings, own)
@@ -61,7 +63,7 @@ def _check_form(name: str, scan: FileScan, findings: Findings, own: bool) -> Non
             findings.problem(name, what, tensor)
     if scan.tensors == {}:
         findings.problem(name, "holds no tensors")
-    if scan.foreign and own:
+    if scan.foreign and own and PurePosixPath(name).name == _NEVER_RESUMED:
         findings.note(f"{name} holds names that only this run's own code has: {some(list(scan.foreign))}.")
     elif scan.foreign:
         what = f"would run {some(list(scan.foreign))} when it is loaded, which no checkpoint needs: do not load it"
