@@ -212,5 +212,7 @@ def _unlike_the_others(layers: Mapping[int, set[str]], sizes: Sizes) -> Iterator
 def _each_expert(module: str, experts: int | None, held: set[str]) -> list[str]:
     if "*" not in module:
         return [module]
-    count = experts if experts is not None else 1 + max(int(m[0]) for name in held if (m := _EXPERT.search(name)))
+    numbers = [int(match[0]) for name in held if (match := _EXPERT.search(name))]
+    # A damaged name may hold no number, or a huge one: among so many the first one missing is found all the same.
+    count = experts if experts is not None else 1 + min(max(numbers, default=0), len(held))
     return [module.replace("*", str(number)) for number in range(count)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from checkpoint_helpers import tiny_llama
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, MixtralConfig, MixtralForCausalLM
 
-from hf_recipes.checkpoints.verification.config_shapes import LLAMA_LIKE
+from hf_recipes.checkpoints.verification.config_shapes import LLAMA_LIKE, _unlike_the_others
 from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 
 MODEL = "model.safetensors"
@@ -201,3 +202,11 @@ def test_models_of_the_common_types_are_never_refused(model_type, tmp_path):
 @pytest.mark.parametrize("model_type", sorted(LLAMA_LIKE))
 def test_models_of_all_known_types_are_never_refused(model_type, tmp_path):
     check_type(model_type, tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["mlp.experts.x.up", "mlp.experts.99999999999.up"])
+def test_a_damaged_number_of_an_expert_is_a_missing_one_and_no_crash(odd):
+    whole = {f"mlp.experts.{number}.up" for number in range(2)}
+    sizes = SimpleNamespace(experts=None)
+    found = dict(_unlike_the_others({0: whole, 1: {odd}}, sizes))
+    assert "mlp.experts.0.up" in found[1]
