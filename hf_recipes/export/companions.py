@@ -10,7 +10,7 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
-from hf_recipes.export.base import BaseModel, config_parts
+from hf_recipes.export.bases.read import BaseModel, config_parts
 
 _TOKENIZER = [
     "tokenizer.json",

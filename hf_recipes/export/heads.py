@@ -11,7 +11,7 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.export.adapter import Adapter
-from hf_recipes.export.base import BaseModel
+from hf_recipes.export.bases.read import BaseModel
 from hf_recipes.export.companions import token_id
 
 # PEFT's task types → transformers' tables of model classes.

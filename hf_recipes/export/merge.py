@@ -12,7 +12,9 @@ from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.export.adapter import Adapter, read_adapter
-from hf_recipes.export.base import INDEX_NAME, BaseModel, check_identity, find_base, read_base, recorded_run
+from hf_recipes.export.bases.find import find_base
+from hf_recipes.export.bases.identity import check_identity, recorded_run
+from hf_recipes.export.bases.read import INDEX_NAME, BaseModel, read_base
 from hf_recipes.export.companions import check_tokenizer, merged_config, tell, write_companions
 from hf_recipes.export.heads import with_head
 from hf_recipes.export.plan import MergePlan, plan_merge
@@ -126,11 +128,11 @@ def merge_adapter(
     with staged(place) as staging:
         report = _write(staging, place, read, model, plan, name, identity, started)
         if proof != "off":
-            from hf_recipes.export.proof import prove_tensors
+            from hf_recipes.export.proofs.tensors import prove_tensors
 
             report.proof["tensors"] = prove_tensors(plan, staging)
         if proof == "logits":
-            from hf_recipes.export.logits_proof import compare_logits
+            from hf_recipes.export.proofs.logits import compare_logits
 
             report.proof["logits"] = compare_logits(read.directory, model.directory, staging)
         write_json(staging / REPORT_NAME, report.to_dict())

@@ -9,7 +9,7 @@ from math import prod
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import TensorEntry, TensorSpec
 from hf_recipes.export.adapter import Adapter, Edit
-from hf_recipes.export.base import BaseModel, BaseTensor, config_parts
+from hf_recipes.export.bases.read import BaseModel, BaseTensor, config_parts
 from hf_recipes.export.heads import new_head_names
 from hf_recipes.export.ties import group_edits, tied_parameters
 

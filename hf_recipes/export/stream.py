@@ -10,8 +10,8 @@ import torch
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import SafetensorsWriter, tensor_bytes, torch_dtype
 from hf_recipes.export.adapter import Adapter, Edit
-from hf_recipes.export.algebra import LoraUpdate, merge_bias, merge_lora, merge_scaling, put_rows
 from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.values import merged_value
 
 
 def check_finite(adapter: Adapter) -> None:
@@ -76,29 +76,6 @@ def _bytes_of(output: Output) -> tuple[bytearray | memoryview, bool]:
         raise UserError(f"'{output.spec.name}' cannot be merged: {why}; choose bf16 or fp32, or another base.")
     same = output.edit is None or (value.shape == source.shape and torch.equal(value, source.to(dtype)))
     return tensor_bytes(value), output.is_new or not same
-
-
-def merged_value(output: Output, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor to write: `source` (the base's, loaded) with the edit applied, in `dtype`."""
-    edit = output.edit or Edit()
-    start = source if output.start is output.source else output.start.load()
-    if edit.lora:
-        return merge_lora(start, load_update(output), dtype)
-    if edit.scaling:
-        return merge_scaling(start, edit.scaling.vector.load(), output.scaled_dimension, dtype)
-    if edit.bias:
-        return merge_bias(start, edit.bias[0].load(), edit.bias[1], dtype)
-    if edit.rows:
-        return put_rows(start, edit.rows.load(), edit.indices, dtype)
-    return start.to(dtype)
-
-
-def load_update(output: Output) -> LoraUpdate:
-    """The LoRA update of an output, read from disk."""
-    assert output.edit and output.edit.lora, output.spec.name
-    pair = output.edit.lora
-    magnitude = pair.magnitude.load() if pair.magnitude else None
-    return LoraUpdate(pair.a.load(), pair.b.load(), pair.scale, output.transposed, magnitude)
 
 
 def blocks(rows: int, columns: int, elements: int = 4_000_000) -> Iterator[slice]:

@@ -195,7 +195,7 @@ import resource, sys
 from pathlib import Path
 from hf_recipes.export.merge import merge_adapter
 from hf_recipes.core.tensors import read_header
-import torch, hf_recipes.export.stream, hf_recipes.export.proof
+import torch, hf_recipes.export.stream, hf_recipes.export.proofs.tensors
 torch.ones(64, 64) @ torch.ones(64, 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 merge_adapter(sys.argv[1], output=sys.argv[2], dtype="bf16")

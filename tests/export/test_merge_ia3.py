@@ -21,10 +21,10 @@ from tiny_models import make_tiny_llama
 
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.export.adapter import read_adapter
-from hf_recipes.export.base import read_base
+from hf_recipes.export.bases.read import read_base
 from hf_recipes.export.merge import merge_adapter
 from hf_recipes.export.plan import plan_merge
-from hf_recipes.export.proof import prove_tensors
+from hf_recipes.export.proofs.tensors import prove_tensors
 
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

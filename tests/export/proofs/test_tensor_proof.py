@@ -9,11 +9,11 @@ from safetensors.torch import save_file
 
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.export.adapter import read_adapter
-from hf_recipes.export.base import read_base
-from hf_recipes.export.logits_proof import PROMPTS, compare_logits
+from hf_recipes.export.bases.read import read_base
 from hf_recipes.export.merge import merge_adapter
 from hf_recipes.export.plan import plan_merge
-from hf_recipes.export.proof import prove_tensors
+from hf_recipes.export.proofs.logits import PROMPTS, compare_logits
+from hf_recipes.export.proofs.tensors import prove_tensors
 
 MERGED = "model.layers.0.self_attn.q_proj.weight"
 COPIED = "model.layers.0.mlp.up_proj.weight"

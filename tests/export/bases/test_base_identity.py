@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.export.base import check_identity
+from hf_recipes.export.bases.identity import check_identity
 
 OLD, NEW = "a" * 40, "b" * 40
 

@@ -11,7 +11,8 @@ import torch
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 from hf_recipes.export.plan import MergePlan, Output
-from hf_recipes.export.stream import blocks, is_finite, load_update
+from hf_recipes.export.stream import blocks, is_finite
+from hf_recipes.export.values import load_update
 
 
 def prove_tensors(plan: MergePlan, directory: Path) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def compare_logits(adapter: Path, base: Path, merged: Path) -> dict[str, Any]:
     """
     started = time.perf_counter()
     order = {"adapter": str(adapter), "base": str(base), "merged": str(merged)}
-    command = [sys.executable, "-m", "hf_recipes.export.logits_proof"]
+    command = [sys.executable, "-m", "hf_recipes.export.proofs.logits"]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}  # everything is in the three directories
     done = subprocess.run(command, input=json.dumps(order), capture_output=True, text=True, check=False, env=offline)
     if done.returncode != 0:

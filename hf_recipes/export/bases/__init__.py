@@ -1,0 +1,1 @@
+"""The base model of a merge: found, told apart, read by its headers."""

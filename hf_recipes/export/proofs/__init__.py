@@ -1,0 +1,1 @@
+"""What shows that a merged model is right: by its tensors, and by what it says."""
