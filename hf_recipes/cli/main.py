@@ -25,6 +25,7 @@ VERBS: dict[str, str] = {
     "verify": "check a checkpoint, adapter or model for damage",
     "evaluate": "compare base and tuned model on domain, format and general text",
     "merge": "merge an adapter into its base, tensor by tensor, and prove it",
+    "export": "write a run's result as adapter, merged model, 4-bit or GGUF; load each back and measure it",
     "report": "draw the curves and write the page of a run",
 }
 _MODULES = {"ls": "recipes_list", "cp": "recipes_copy"}

@@ -248,9 +248,7 @@ class SafetensorsWriter:
         self._written = 0
 
     def __enter__(self) -> SafetensorsWriter:
-        header = _header(self.specs, self._metadata)
-        if len(header) > MAX_HEADER_BYTES:
-            raise ValueError(f"{self.file}: a header of {len(header)} bytes is more than the format allows")
+        header = safetensors_header(self.specs, self._metadata)
         self._stream = open(self.file, "xb")
         self._stream.write(len(header).to_bytes(8, "little") + header)
         return self
@@ -273,8 +271,9 @@ class SafetensorsWriter:
                 os.fsync(self._stream.fileno())
 
 
-def _header(specs: Sequence[TensorSpec], metadata: dict[str, str]) -> bytes:
-    """The JSON header, padded with blanks so that the data begin at a multiple of 8 bytes."""
+def safetensors_header(specs: Sequence[TensorSpec], metadata: dict[str, str]) -> bytes:
+    """The JSON header for tensors that follow each other, padded with blanks so that the data begin at a multiple of 8
+    bytes; a `ValueError` when a name is there twice or the header is longer than the format allows."""
     header: dict[str, Any] = {"__metadata__": metadata}
     position = 0
     for spec in specs:
@@ -284,6 +283,8 @@ def _header(specs: Sequence[TensorSpec], metadata: dict[str, str]) -> bytes:
         header[spec.name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [position, end]}
         position = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > MAX_HEADER_BYTES - 8:
+        raise ValueError(f"a header of {len(text)} bytes is more than the format allows")
     return text + b" " * (-len(text) % 8)
 
 

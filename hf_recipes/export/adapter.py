@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 from hf_recipes.export.algebra import pattern_value, scale_of
+from hf_recipes.export.edits import Edit as Edit
+from hf_recipes.export.edits import LoraPair as LoraPair
+from hf_recipes.export.edits import Scaling as Scaling
 from hf_recipes.export.methods import refuse_unsupported
 
 CONFIG_NAME = "adapter_config.json"
@@ -24,66 +27,9 @@ _LORA = re.compile(
 )
 _IA3 = re.compile(r"^(?P<module>.+)\.ia3_l$")
 _ROWS = re.compile(r"^(?P<module>.+)\.token_adapter\.trainable_tokens_delta$")
+# State that MonteCLoRA and VeLoRA need to go on training; a trained model is computed from A and B alone.
+_TRAINING_ONLY = re.compile(r"\.(lora_monteclora_sampler\.[^.]+|lora_velora_embed)$")
 _UNDERNEATH = re.compile(r"\.(token_adapter\.base_layer|base_layer|original_module)\.")
-
-
-@dataclass(frozen=True)
-class LoraPair:
-    """The two halves of one update on disk, its DoRA magnitude if any, and the factor in front."""
-
-    a: TensorEntry
-    b: TensorEntry
-    scale: float
-    embedding: bool
-    magnitude: TensorEntry | None = None
-
-    @property
-    def rank(self) -> int:
-        return self.a.shape[0]
-
-    @property
-    def outputs_inputs(self) -> tuple[int, int]:
-        return self.b.shape[0], self.a.shape[1]
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """A vector of (IA)³ on disk, which multiplies a layer's outputs or, in feed-forward layers, its inputs."""
-
-    vector: TensorEntry
-    of_inputs: bool
-
-    @property
-    def size(self) -> int:
-        return prod(self.vector.shape)
-
-
-@dataclass
-class Edit:
-    """What an adapter says about one parameter, to be applied in this order.
-
-    `base` stands for the base's own value (saved because the vocabulary was resized), `value` was trained in full,
-    `lora` is added, `scaling` multiplied, `bias` is added with its factor, `rows` replace the rows of `indices`.
-    """
-
-    base: TensorEntry | None = None
-    value: TensorEntry | None = None
-    lora: LoraPair | None = None
-    scaling: Scaling | None = None
-    bias: tuple[TensorEntry, float] | None = None
-    rows: TensorEntry | None = None
-    indices: tuple[int, ...] = ()
-    names: list[str] = field(default_factory=list, compare=False)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it leaves the parameter as it is."""
-        return not (self.base or self.is_trained)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether it holds more than the base's own value."""
-        return bool(self.value or self.lora or self.scaling or self.bias or self.rows)
 
 
 @dataclass(frozen=True)
@@ -103,13 +49,14 @@ def read_adapter(directory: Path) -> Adapter:
         UserError: no adapter there, a damaged file, a method that cannot be merged, half a pair, a rank that is not the
             configured one, or a tensor of unknown kind; each named.
     """
-    config = _read_config(directory)
+    config = read_config(directory)
     refuse_unsupported(config, str(directory))
-    entries = _read_entries(directory)
+    entries = _without_training_state(_read_entries(directory))
     return Adapter(directory, config, entries, read_edits(entries.values(), config))
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """The parsed ``adapter_config.json``; raises `UserError` if there is none, or it is damaged."""
     file = directory / CONFIG_NAME
     if not file.is_file():
         raise UserError(f"'{directory}' is not an adapter (no {CONFIG_NAME} in it): give the directory PEFT saved.")
@@ -139,6 +86,16 @@ def _read_entries(directory: Path) -> dict[str, TensorEntry]:
                 f"{file}: '{name}' has shape {list(entry.shape)}: the ranks' shards were not gathered at the save."
             )
     return entries
+
+
+def _without_training_state(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+    kept = {name: entry for name, entry in entries.items() if not _TRAINING_ONLY.search(name)}
+    if len(kept) < len(entries):
+        logger.info(
+            "%d adapter tensors matter in training only (samples, projections) and are no part of the merged model.",
+            len(entries) - len(kept),
+        )
+    return kept
 
 
 def read_edits(entries: Iterable[TensorEntry], config: Mapping[str, Any]) -> dict[str, Edit]:
@@ -181,7 +138,9 @@ def _read_full_tensor(edits: dict[str, Edit], name: str, entry: TensorEntry, con
     if any(part in name for part in ("lora_", "ia3_", "trainable_tokens")) or not entry.dtype.startswith(("F", "BF")):
         raise UserError(f"Adapter tensor '{entry.name}' is of a kind that is not known here: nothing was merged.")
     parameter = _UNDERNEATH.sub(".", name).replace(".modules_to_save.", ".")
+    # With `bias` set PEFT also saves the bias of a module whose trained copy took its place: that one is not in use.
     trained_bias = name.endswith(".bias") and config.get("bias") in ("all", "lora_only")
+    trained_bias = trained_bias and ".original_module." not in name
     trained = not _UNDERNEATH.search(name) and _is_saved_module(parameter, config)
     role = "value" if trained or trained_bias else "base"
     edit = _edit(edits, parameter, entry)
@@ -214,11 +173,11 @@ def _token_indices(module: str, entry: TensorEntry, config: Mapping[str, Any]) -
 
 def _scaling(module: str, entry: TensorEntry, config: Mapping[str, Any]) -> Scaling:
     """Whether a vector is one of inputs, is decided by its module's name, as in `peft.IA3Model`."""
-    if len(entry.shape) != 2:
-        raise UserError(f"'{entry.name}' has {len(entry.shape)} dimensions: IA3 on convolutions is not merged here.")
     named = config.get("feedforward_modules") or ()
     of_inputs = bool(re.fullmatch(named, module)) if isinstance(named, str) else module.endswith(tuple(named))
-    if entry.shape[0 if of_inputs else 1] != 1:
+    is_convolution = len(entry.shape) > 2  # (1, channels, 1, …) for inputs and outputs alike
+    others = (*entry.shape[:1], *entry.shape[2:]) if is_convolution else (entry.shape[0 if of_inputs else -1],)
+    if set(others) != {1}:
         raise UserError(
             f"'{entry.name}' has shape {list(entry.shape)}, but by {CONFIG_NAME} (feedforward_modules) it scales the "
             f"{'inputs' if of_inputs else 'outputs'} of its layer: the two files do not belong together."
@@ -257,10 +216,16 @@ def _number(value: Any, key: str) -> Any:
 
 
 def _scale(module: str, a: TensorEntry, b: TensorEntry, config: Mapping[str, Any]) -> float:
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise UserError(f"'{a.name}' has {len(a.shape)} dimensions: LoRA on convolutions is not merged here.")
     rank = _number(pattern_value(config.get("rank_pattern") or {}, module, config.get("r", 8)), "r")
-    if a.shape[0] != rank or b.shape[1] != rank:
+    if len(a.shape) > 2 and len(b.shape) > 2 and a.shape[0] == rank and b.shape[1] < rank and rank % b.shape[1] == 0:
+        raise UserError(
+            f"'{a.name}' is on a convolution of {rank // b.shape[1]} groups, and its update joins channels that the "
+            "layer's weight keeps apart, so no weight can hold it: use the adapter unmerged, through peft."
+        )
+    same_kind = 1 < len(a.shape) == len(b.shape) < 6 and set(b.shape[2:]) <= {1}
+    if config.get("target_parameters"):  # a pair's rank and factor hang on the parameter: `experts.with_parameters`
+        rank = a.shape[0]
+    if not same_kind or a.shape[0] != rank or b.shape[1] != rank:
         raise UserError(
             f"'{a.name}' {list(a.shape)} and '{b.name}' {list(b.shape)} are not of rank {rank}, which {CONFIG_NAME} "
             "gives them: the two files do not belong together."

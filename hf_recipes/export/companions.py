@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.export.bases.read import BaseModel, config_parts
 
-_TOKENIZER = [
+TOKENIZER_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "tokenizer.model",
@@ -57,29 +58,46 @@ def merged_config(base: BaseModel, dtype: str, vocab_size: int | None, untied: b
     return config
 
 
-def write_companions(output: Path, adapter: Path, base: Path, config: dict[str, Any]) -> list[str]:
+def write_companions(
+    output: Path, adapter: Path, base: Path, config: dict[str, Any], end_tokens: Sequence[int] = ()
+) -> list[str]:
     """Write everything but the weights into `output`; returns notices worth telling.
 
     Tokenizer and template are those in the adapter's directory, as trained, and only if there is none the base's.
-    The generation config likewise; the trained tokenizer's end token is added to its end tokens if it is not there.
-    Python files of a model with its own code, and a processor's settings, come from the base.
+    The generation config likewise; its end tokens are all that adapter, base, the trained tokenizer and `end_tokens`
+    name, so that whatever serves the model stops. Python files of a model with its own code, and a processor's
+    settings, come from the base.
+
+    Args:
+        output, adapter, base: directories.
+        config: for config.json.
+        end_tokens: the ids that end a turn in training (``end_of_turn_token_ids`` of run.json).
     """
     notices = []
     write_json(output / "config.json", config)
-    source = adapter
-    if not any((adapter / mark).is_file() for mark in _MARKS):
-        source = base
+    source = tokenizer_source(adapter, base)
+    if source == base:
         notices.append(f"{adapter} holds no tokenizer: the base's was copied.")
-    _copy(source, output, [*_TOKENIZER, _TOKENIZER_FOLDER])
+    _copy(source, output, [*TOKENIZER_FILES, _TOKENIZER_FOLDER])
     _copy(base, output, [*_PROCESSOR, *(file.name for file in base.glob("*.py"))])
     _copy(adapter, output, _PROCESSOR)
-    notices += _write_generation_config(output, adapter, base)
+    notices += _write_generation_config(output, adapter, base, end_tokens)
     return notices
+
+
+def tokenizer_source(adapter: Path, base: Path) -> Path:
+    """The directory whose tokenizer the merged model has: the adapter's, or the base's if there is none in it."""
+    return adapter if has_tokenizer(adapter) else base
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a directory holds a tokenizer of any kind."""
+    return any((directory / mark).is_file() for mark in _MARKS)
 
 
 def check_tokenizer(adapter: Path, base: Path) -> None:
     """Raise `UserError` when neither directory holds a tokenizer, without which no prompt can be given to the model."""
-    if not any((directory / mark).is_file() for directory in (adapter, base) for mark in _MARKS):
+    if not has_tokenizer(adapter) and not has_tokenizer(base):
         raise UserError(f"Neither '{adapter}' nor '{base}' holds a tokenizer, which the proof by logits needs.")
 
 
@@ -91,25 +109,37 @@ def _copy(source: Path, output: Path, names: list[str] | tuple[str, ...]) -> Non
             shutil.copytree(source / name, output / name, dirs_exist_ok=True)
 
 
-def _write_generation_config(output: Path, adapter: Path, base: Path) -> list[str]:
-    file = next(
-        (d / "generation_config.json" for d in (adapter, base) if (d / "generation_config.json").is_file()), None
-    )
-    if file is None:
-        return []
-    try:
-        settings = read_json(file)
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON ({error}): restore it.") from None
-    known = settings.get("eos_token_id")
-    ends = [known] if isinstance(known, int) else list(known or [])
-    trained = token_id(output, "eos_token")
+def _write_generation_config(output: Path, adapter: Path, base: Path, end_tokens: Sequence[int]) -> list[str]:
+    found = [settings for directory in (adapter, base) if (settings := _generation_config(directory)) is not None]
+    settings = dict(found[0]) if found else {}
+    ends = [end for each in found for end in token_ids(each.get("eos_token_id"))]
+    if not found and end_tokens:  # a file that names an end token takes the place of config.json's
+        ends = token_ids(read_json(output / "config.json").get("eos_token_id"))
     notices = []
-    if trained is not None and trained not in ends:
-        settings["eos_token_id"] = [*ends, trained]
-        notices.append(f"The end token of the trained tokenizer ({trained}) was added to generation_config.json.")
+    trained = [token_id(output, "eos_token"), *end_tokens]
+    if added := [end for end in dict.fromkeys(trained) if end is not None and end not in ends]:
+        ids = ", ".join(map(str, added))
+        notices.append(f"End tokens of the training ({ids}) were added to generation_config.json.")
+    ends = list(dict.fromkeys([*ends, *added]))
+    if not found and not end_tokens:
+        return []
+    if ends and ends != token_ids(settings.get("eos_token_id")):
+        settings["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     write_json(output / "generation_config.json", settings)
     return notices
+
+
+def _generation_config(directory: Path) -> dict[str, Any] | None:
+    file = directory / "generation_config.json"
+    try:
+        return read_json(file) if file.is_file() else None
+    except ValueError as error:
+        raise UserError(f"{file} is not valid JSON ({error}): restore it.") from None
+
+
+def token_ids(value: Any) -> list[int]:
+    """The ids in a config's ``eos_token_id``: a number, a list of them, or nothing."""
+    return [value] if isinstance(value, int) else list(value or [])
 
 
 def token_id(directory: Path, key: str) -> int | None:

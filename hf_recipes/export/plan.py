@@ -8,9 +8,11 @@ from math import prod
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import TensorEntry, TensorSpec
-from hf_recipes.export.adapter import Adapter, Edit
+from hf_recipes.export.adapter import Adapter, Edit, Scaling
 from hf_recipes.export.bases.read import BaseModel, BaseTensor, config_parts
+from hf_recipes.export.conversion import ConvertedGroup
 from hf_recipes.export.heads import new_head_names
+from hf_recipes.export.placement import Placement, base_name, parameter_tensors, place_in_checkpoint
 from hf_recipes.export.ties import group_edits, tied_parameters
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -22,7 +24,8 @@ _VOCABULARY = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", 
 class Output:
     """One tensor to be written: its form, the tensor it comes from, its file, and the edit if there is one.
 
-    A head that is no longer tied comes from the embedding; a head that training added comes from the adapter.
+    A head that is no longer tied comes from the embedding; a head that training added comes from the adapter. Tensors
+    that are one parameter in memory (fused experts) carry the same `group`, which computes them together.
     """
 
     spec: TensorSpec
@@ -30,6 +33,7 @@ class Output:
     shard: str
     edit: Edit | None = None
     transposed: bool = False
+    group: ConvertedGroup | None = None
 
     @property
     def is_new(self) -> bool:
@@ -55,7 +59,8 @@ class Output:
     @property
     def is_copy(self) -> bool:
         """Whether the base's bytes are written as they are."""
-        return self.edit is None and isinstance(self.source, TensorEntry) and self.source.dtype == self.spec.dtype
+        is_plain = self.edit is None and self.group is None and isinstance(self.source, TensorEntry)
+        return is_plain and self.source.dtype == self.spec.dtype
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class MergePlan:
 
     @property
     def edited(self) -> list[Output]:
-        return [output for output in self.outputs if output.edit is not None]
+        return [output for output in self.outputs if output.edit is not None or output.group is not None]
 
     def shards(self) -> dict[str, list[Output]]:
         """Outputs by file name, in the base's order."""
@@ -92,24 +97,50 @@ def plan_merge(adapter: Adapter, base: BaseModel, dtype: str) -> MergePlan:
     Raises:
         UserError: adapter tensors that fit nothing in the base, or shapes that do not fit; named.
     """
-    by_base, extra, untied = _place(adapter, base)
+    placement = place_in_checkpoint(adapter, base)
+    adapter = placement.adapter
+    by_base, extra, untied = _place(adapter, base, placement.renamed)
     transposed = _Transposed(adapter)
+    groups = _groups(placement, dtype, transposed)
     outputs = []
     for name, source in base.tensors.items():
+        if name in groups:
+            outputs.append(_grouped(name, source, groups[name], dtype))
+            continue
         edits = {name: by_base.get(name), **extra.get(name, {})}
         outputs += [_output(own_name, source, edit, dtype, transposed) for own_name, edit in edits.items()]
     outputs += _new_heads(adapter, base, dtype)
     return MergePlan(outputs, untied, _new_vocab_size(outputs, base))
 
 
-def _place(adapter: Adapter, base: BaseModel) -> tuple[dict[str, Edit], dict[str, dict[str, Edit]], bool]:
+def _groups(placement: Placement, dtype: str, transposed: _Transposed) -> dict[str, ConvertedGroup]:
+    """The group of each checkpoint tensor that is changed through what it is in memory."""
+    groups: dict[str, ConvertedGroup] = {}
+    for fusion, edits in placement.fused:
+        parameters = parameter_tensors(fusion)
+        outputs = {
+            name: _output(name, parameters[name], edit, dtype, transposed)  # type: ignore[arg-type]
+            for name, edit in edits.items()
+        }
+        groups |= dict.fromkeys(fusion.sources, ConvertedGroup(fusion, outputs))
+    return groups
+
+
+def _grouped(name: str, source: BaseTensor, group: ConvertedGroup, dtype: str) -> Output:
+    edit = next(iter(group.outputs.values())).edit
+    return Output(TensorSpec(name, dtype, source.shape), source, source.file.name, edit, group=group)
+
+
+def _place(
+    adapter: Adapter, base: BaseModel, renamed: Mapping[str, str]
+) -> tuple[dict[str, Edit], dict[str, dict[str, Edit]], bool]:
     """Edits by base tensor; new tensors, by the base tensor they were tied to until now; whether any tie ends."""
     placed: dict[str, Edit] = {}
     extra: dict[str, dict[str, Edit]] = {}
     untied = False
     heads = new_head_names(adapter, base.tensors)
     edits = {name: edit for name, edit in adapter.edits.items() if name not in heads} | _scaled_biases(adapter, base)
-    for members in _tied_groups(edits, base):
+    for members in _tied_groups(edits, base, renamed):
         own, same = group_edits(members, edits)
         stored = next(name for member in members if (name := base_name(member, base.tensors)))
         untied |= not same
@@ -144,29 +175,26 @@ def _scaled_biases(adapter: Adapter, base: BaseModel) -> dict[str, Edit]:
 
 def _refuse_unmatched(adapter: Adapter, base: BaseModel, unmatched: list[str]) -> None:
     shown = ", ".join(sorted(unmatched)[:4]) + (", …" if len(unmatched) > 4 else "")
+    if all(name.endswith(".lora_B.bias") for name in unmatched):
+        raise UserError(
+            f"{len(unmatched)} of {len(adapter.entries)} adapter tensors are biases (lora_bias) of layers that have "
+            f"none in the base ({shown}), so a merged model has no place for them: use the adapter unmerged, by peft."
+        )
     raise UserError(
         f"{len(unmatched)} of {len(adapter.entries)} adapter tensors have no counterpart in the base "
         f"'{base.directory}' ({shown}): the adapter belongs to another base or model class; nothing was merged."
     )
 
 
-def base_name(parameter: str, tensors: Mapping[str, BaseTensor]) -> str | None:
-    """The name of a model's parameter in its checkpoint: the same, or, as for the original GPT-2, saved from the
-    headless model and so without the first part (``transformer.``)."""
-    if parameter in tensors:
-        return parameter
-    headless = parameter.partition(".")[2]
-    return headless if headless in tensors else None
-
-
-def _tied_groups(edits: Mapping[str, Edit], base: BaseModel) -> list[list[str]]:
+def _tied_groups(edits: Mapping[str, Edit], base: BaseModel, renamed: Mapping[str, str]) -> list[list[str]]:
     """Groups of tied parameters that an edit touches, each with the source of the tie first."""
     may_tie = any(part.get("tie_word_embeddings", True) for part in config_parts(base.config))
     if not may_tie or not any(_touches_vocabulary(name, edit, base) for name, edit in edits.items()):
         return []
     groups: dict[str, list[str]] = {}
     for target, source in tied_parameters(base.directory, base.config).items():
-        groups.setdefault(source, [source]).append(target)
+        first = renamed.get(source, source)
+        groups.setdefault(first, [first]).append(renamed.get(target, target))
     stored = [group for group in groups.values() if any(base_name(name, base.tensors) for name in group)]
     return [group for group in stored if any(name in edits for name in group)]
 
@@ -187,11 +215,12 @@ class _Transposed:
         self.configured = bool(adapter.config.get("fan_in_fan_out"))
 
     def __call__(self, name: str, shape: tuple[int, ...], edit: Edit) -> bool:
-        if edit.lora:
-            outputs, inputs = edit.lora.outputs_inputs
-            fits = [shape == (outputs, inputs), shape == (inputs, outputs)]
-            does = f"makes {[outputs, inputs]}"
-        elif edit.scaling and len(shape) == 2:  # not a bias
+        pair = edit.lora or (edit.combined.pair if edit.combined else None)
+        if pair:
+            outputs, inputs = pair.outputs_inputs
+            fits = [shape == (outputs, inputs, *pair.kernel), shape == (inputs, outputs)]
+            does = f"makes {[outputs, inputs, *pair.kernel]}"
+        elif edit.scaling and len(shape) == 2:  # neither a bias nor a convolution
             sizes = reversed(shape) if edit.scaling.of_inputs else shape
             fits = [size == edit.scaling.size for size in sizes]
             does = f"scales {edit.scaling.size} {'inputs' if edit.scaling.of_inputs else 'outputs'}"
@@ -202,7 +231,7 @@ class _Transposed:
                 f"'{name}' of the base has shape {list(shape)}, but the adapter's {', '.join(edit.names)} {does}: it "
                 "belongs to another base."
             )
-        if edit.lora and edit.lora.embedding:
+        if pair and pair.embedding:
             return True
         return self.configured if all(fits) else fits[1]
 
@@ -214,7 +243,7 @@ def _output(name: str, source: BaseTensor, edit: Edit | None, dtype: str, transp
     start = edit.value or edit.base or source
     _check_shape(name, source, start)
     _check_small_parts(name, start, edit)
-    if (edit.lora or edit.scaling) and (edit.value or edit.rows):
+    if (edit.lora or edit.scaling or edit.combined) and (edit.value or edit.rows):
         raise UserError(f"'{name}' has both an update and trained values ({', '.join(edit.names)}): not merged here.")
     flipped = transposed(name, start.shape, edit)
     return Output(replace(spec, shape=start.shape), source, source.file.name, edit, flipped)
@@ -249,14 +278,28 @@ def _check_small_parts(name: str, start: BaseTensor, edit: Edit) -> None:
     if edit.rows:
         fits = edit.rows.shape[1:] == start.shape[1:] and all(0 <= index < start.shape[0] for index in edit.indices)
     if edit.scaling:
-        fits = len(start.shape) == 2 or start.shape == (edit.scaling.size,)
+        fits = _scales(edit.scaling, start.shape)
     if edit.lora and edit.lora.magnitude:
-        fits = edit.lora.magnitude.shape == (edit.lora.outputs_inputs[0],)
+        fits = prod(edit.lora.magnitude.shape) == edit.lora.outputs_inputs[0]
+    if edit.combined and not edit.combined.pair:
+        fits = edit.combined.shape == start.shape
     if not fits:
         raise UserError(
             f"'{name}' of the base has shape {list(start.shape)}, which {', '.join(edit.names)} of the adapter do not "
             "fit: they belong to another base."
         )
+
+
+def _scales(scaling: Scaling, shape: tuple[int, ...]) -> bool:
+    """Whether a vector fits a bias or a convolution, whose groups each have their own inputs. (Of a linear layer only
+    the number of dimensions is looked at; `_Transposed` does the rest.)"""
+    if len(shape) > 1 and len(shape) != len(scaling.vector.shape):
+        return False
+    if len(shape) < 2 or (len(shape) > 2 and not scaling.of_inputs):
+        return shape[:1] == (scaling.size,)
+    if len(shape) == 2:
+        return True
+    return scaling.size % shape[1] == 0 and shape[0] % (scaling.size // shape[1]) == 0
 
 
 def _new_vocab_size(outputs: list[Output], base: BaseModel) -> int | None:

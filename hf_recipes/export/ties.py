@@ -71,6 +71,7 @@ def _same_edit(one: Edit, other: Edit) -> bool:
     return (
         same_rows
         and one.scaling == other.scaling
+        and not (one.combined or other.combined)
         and _same_tensor(one.value or one.base, other.value or other.base)
         and _same_lora(one.lora, other.lora)
     )

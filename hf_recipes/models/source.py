@@ -36,16 +36,26 @@ class ModelSource:
 
     def identity(self) -> dict[str, object]:
         """What run.json keeps, so that a merge can tell another base: name, revision, and hashes of local weights."""
-        files = tensor_files(Path(self.name_or_path)) if Path(self.name_or_path).is_dir() else []
+        place = Path(self.name_or_path)
+        files = [place / self.gguf_file] if self.gguf_file else tensor_files(place) if place.is_dir() else []
         small = sum(file.stat().st_size for file in files) <= _MAX_HASHED_BYTES
         hashes = {file.name: sha256_of_file(file) for file in files} if files and small else None
         name = str(Path(self.name_or_path) / self.gguf_file) if self.gguf_file else self.name_or_path
         return {
             "name_or_path": name,
-            "revision": self.revision,
+            "revision": self._commit() or self.revision,
             "source": self.label,
             "weights_sha256": hashes,
         }
+
+    def _commit(self) -> str | None:
+        """The commit that a Hub name stands for in the cache, once its config was fetched."""
+        if self.label != "Hugging Face Hub":
+            return None
+        from huggingface_hub import try_to_load_from_cache
+
+        file = try_to_load_from_cache(self.name_or_path, "config.json", revision=self.revision)
+        return Path(file).parent.name if isinstance(file, str) else None
 
 
 def find_model(name_or_path: str | Path, revision: str | None = None) -> ModelSource:

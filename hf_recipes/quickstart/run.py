@@ -41,7 +41,9 @@ def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
     """
     clock = _Clock()
     from hf_recipes.models.smollm2 import find_smollm2
+    from hf_recipes.recipe.resolve import load_recipe
 
+    load_recipe(RECIPE, [*keys, "--output_dir", str(output_dir)])  # a wrong key is told before anything is done
     base = find_smollm2()
     logger.info("[1/4] Base model: SmolLM2-135M-Instruct from %s", base.source)
     clock.lap("base")

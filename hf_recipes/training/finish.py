@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.ranks import from_main
+from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.models.source import ModelSource
 from hf_recipes.training.preempting import find_guard, raise_if_preempted
 from hf_recipes.training.resume import train_from
@@ -29,11 +31,20 @@ def train_and_save(
         raise_if_stopped(trainer)
         raise_if_preempted(trainer, setup.ours.verify_checkpoints != "off")
         setup.save_result(trainer, source)
+        from_main(lambda: write_cards(setup.run))
     finally:
         end["last_step"] = trainer.state.global_step
         if guard := find_guard(trainer):
             guard.close()
     end["sentence"] = f"finished {trainer.state.global_step} steps"
+
+
+def write_cards(run: RunDirectory) -> None:
+    """Our card in place of PEFT's empty template beside the result, and of TRL's, with its "None", in the run."""
+    from hf_recipes.export.card import write_model_card
+
+    write_model_card(run.path, run.result)
+    write_model_card(run.path, run.path)
 
 
 def raise_if_stopped(trainer: Any) -> None:

@@ -139,6 +139,7 @@ def _exit_code(status: Path, end: GroupEnd) -> int:
     except (OSError, ValueError, KeyError):
         if end.code:
             logger.error("The run ended without a status (launcher exit code %d).", end.code)
-        return 1 if end.code else 0
+        # Ranks that end well leave a status; without one they refused what they were given, and said why.
+        return 1 if end.code else UserError.exit_code
     # A launcher that was told to stop fails, whatever its ranks made of it.
     return code if code or not end.code or end.stopped_by else 1

@@ -58,6 +58,7 @@ def test_the_package_imports_nothing_heavy():
     ("argv", "sentence"),
     [
         (["quikstart"], "unknown verb 'quikstart' (did you mean 'quickstart'?)"),
+        (["quickstart", "--learning_rat", "1"], "did you mean 'learning_rate'"),
         (["sft"], "No recipe given"),
         (["sft", "--config", "nowhere.yaml"], "Recipe 'nowhere.yaml' is neither a file nor a shipped recipe"),
         (["sft", "--config", "smollm2/sft_lora", "--learning_rat", "1"], "did you mean 'learning_rate'"),

@@ -98,19 +98,18 @@ def test_what_belongs_to_a_running_merge_or_to_another_place_is_left(tmp_path, c
 # Stops in the middle of the first file and says so, then waits to be killed.
 KILLED = """
 import sys, time
-from hf_recipes.core import tensors
-plain, count = tensors.SafetensorsWriter.write, 0
-def write(self, name, data):
+from hf_recipes.export import stream
+plain, count = stream._Writer.do, 0
+def do(self, task):
     global count
     count += 1
-    plain(self, name, data)
-    if count == 5:
-        self._stream.flush()
+    if count == 3:
         print("halfway", flush=True)
         time.sleep(600)
-tensors.SafetensorsWriter.write = write
+    return plain(self, task)
+stream._Writer.do = do
 from hf_recipes.export.merge import merge_adapter
-merge_adapter(sys.argv[1], output=sys.argv[2], dtype="bf16", overwrite=len(sys.argv) > 3)
+merge_adapter(sys.argv[1], output=sys.argv[2], dtype="bf16", threads=1, overwrite=len(sys.argv) > 3)
 """
 
 

@@ -39,7 +39,7 @@ def test_a_machine_with_a_gpu_is_left_to_accelerate(monkeypatch):
 
 @pytest.mark.parametrize(
     ("status", "launcher_code", "code"),
-    [({"code": 0}, 0, 0), ({"code": 2}, 0, 2), ({"code": 1}, 0, 1), ({"code": 0}, 9, 1), (None, 1, 1), (None, 0, 0)],
+    [({"code": 0}, 0, 0), ({"code": 2}, 0, 2), ({"code": 1}, 0, 1), ({"code": 0}, 9, 1), (None, 1, 1), (None, 0, 2)],
 )
 def test_the_exit_code_is_that_of_the_run(status, launcher_code, code, tmp_path, monkeypatch):
     def run(*_args):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 @dataclass(frozen=True)
 class Quantized4bit:
-    """One packed weight with its scales; `dtype` (safetensors name) and `shape` are those of the values."""
+    """One packed weight with its scales; `dtype` (safetensors name) and `shape` are those of the values.
+
+    `transposed` when the layer keeps (inputs, outputs), as `Conv1D` does, and the packed values do not.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     packed: TensorEntry
     state: dict[str, TensorEntry]
+    transposed: bool = False
 
     @property
     def file(self) -> Path:
@@ -40,8 +44,9 @@ class Quantized4bit:
         import torch
 
         state = QuantState.from_dict({key: entry.load() for key, entry in self.state.items()}, torch.device("cpu"))
-        packed = self.packed.load().view(torch.uint8).reshape(-1, 1)
-        return dequantize_4bit(packed, state)
+        packed = self.packed.load().view(torch.uint8).reshape(-1, 1)  # stored as bytes or in a float dtype's clothes
+        values = dequantize_4bit(packed, state)
+        return values.T.contiguous() if self.transposed else values
 
 
 def group_4bit(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry | Quantized4bit]:
@@ -63,12 +68,20 @@ def group_4bit(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry | Qu
     return tensors
 
 
+def transpose_4bit(tensor: Quantized4bit) -> Quantized4bit:
+    """The same weight for a layer that keeps (inputs, outputs)."""
+    return replace(tensor, shape=tensor.shape[::-1], transposed=True)
+
+
 def _quantized(packed: TensorEntry, state: TensorEntry, entries: Mapping[str, TensorEntry]) -> Quantized4bit:
-    facts = json.loads(bytes(state.read()))
+    try:
+        facts = json.loads(bytes(state.read()))
+        dtype, shape = _DTYPES[facts["dtype"]], tuple(facts["shape"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"'{state.name}' of the base does not say what '{packed.name}' was: fetch it again.") from None
     parts = {
         f"{packed.name}.{part}": entries[f"{packed.name}.{part}"]
         for part in _PARTS
         if f"{packed.name}.{part}" in entries
     }
-    dtype = _DTYPES[facts["dtype"]]
-    return Quantized4bit(packed.name, dtype, tuple(facts["shape"]), packed, {**parts, state.name: state})
+    return Quantized4bit(packed.name, dtype, shape, packed, {**parts, state.name: state})

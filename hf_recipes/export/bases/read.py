@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,13 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import INDEX_NAMES, DamagedFile, TensorEntry, read_header, tensor_files
-from hf_recipes.export.bases.quantized_4bit import Quantized4bit, group_4bit
+from hf_recipes.export.bases.quantized_4bit import Quantized4bit, group_4bit, transpose_4bit
+from hf_recipes.export.bases.quantized_8bit import Quantized8bit, group_8bit, transpose_8bit
+from hf_recipes.export.bases.refuse import bitsandbytes_bits, quantisation_of, refuse_quantised
+from hf_recipes.export.bases.requantized import Requantized
 
 INDEX_NAME = INDEX_NAMES[0]
-BaseTensor = TensorEntry | Quantized4bit
+BaseTensor = TensorEntry | Quantized4bit | Quantized8bit | Requantized
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,18 @@ def config_parts(config: dict[str, Any]) -> list[dict[str, Any]]:
     return [config, nested] if isinstance(nested, dict) else [config]
 
 
-def read_base(directory: Path) -> BaseModel:
-    """Read the headers of a base model in 16 or 32 bits, or in bitsandbytes' 4 bits.
+def read_base(directory: Path, originals: Iterable[str] = ()) -> BaseModel:
+    """Read the headers of a base model in 16 or 32 bits, or in bitsandbytes' 4 or 8 bits.
+
+    Args:
+        directory: of the model.
+        originals: names the adapter gives for its base, for the sentence that refuses a quantised one.
 
     Raises:
         UserError: no safetensors model, a damaged file, or quantised by a method whose weights cannot be added to.
     """
     config = read_json_file(directory / "config.json")
-    quantisation = config.get("quantization_config") or {}
-    if quantisation:
-        _refuse_quantised(directory, quantisation)
+    refuse_quantised(directory, config, originals)
     files = tensor_files(directory)
     if not files:
         raise UserError(f"'{directory}' holds no model.safetensors: give the base as safetensors (--base).")
@@ -63,9 +68,37 @@ def read_base(directory: Path) -> BaseModel:
         except DamagedFile as error:
             raise UserError(f"The base is damaged: {error}; fetch it again.") from None
     index_file = directory / INDEX_NAME
-    tensors: dict[str, BaseTensor] = {**(group_4bit(entries) if quantisation else entries)}
+    tensors = _values(directory, quantisation_of(config), entries)
     _refuse_integer_weights(directory, tensors)
     return BaseModel(directory, config, tensors, read_json_file(index_file) if index_file.is_file() else None)
+
+
+def _values(
+    directory: Path, quantisation: Mapping[str, Any], entries: Mapping[str, TensorEntry]
+) -> dict[str, BaseTensor]:
+    """The tensors as what they stand for: what bitsandbytes packed, with its scales, is one tensor of values."""
+    bits = bitsandbytes_bits(quantisation)
+    if bits is None or quantisation.get("llm_int8_has_fp16_weight"):  # the latter quantises in each forward pass
+        return dict(entries)
+    grouped: Mapping[str, TensorEntry | Quantized4bit | Quantized8bit]
+    grouped = group_4bit(entries) if bits == 4 else group_8bit(entries)
+    turned = _turned(directory, [name for name, tensor in grouped.items() if not isinstance(tensor, TensorEntry)])
+    return {name: _turn(tensor) if name in turned else tensor for name, tensor in grouped.items()}
+
+
+def _turned(directory: Path, packed: list[str]) -> set[str]:
+    """Packed weights of `Conv1D` layers, which only models have whose class is transformers' own."""
+    from hf_recipes.export.bases.linear_layers import conv1d_weights, meta_model
+
+    try:
+        return conv1d_weights(meta_model(directory, None), packed)
+    except UserError:
+        return set()
+
+
+def _turn(tensor: TensorEntry | Quantized4bit | Quantized8bit) -> Quantized4bit | Quantized8bit:
+    assert not isinstance(tensor, TensorEntry), tensor.name
+    return transpose_4bit(tensor) if isinstance(tensor, Quantized4bit) else transpose_8bit(tensor)
 
 
 def read_json_file(file: Path) -> dict[str, Any]:
@@ -75,17 +108,6 @@ def read_json_file(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is missing: '{file.parent}' is not a model directory.") from None
     except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}): fetch it again.") from None
-
-
-def _refuse_quantised(directory: Path, quantisation: Mapping[str, Any]) -> None:
-    method = quantisation.get("quant_method") or ("bitsandbytes" if "load_in_4bit" in quantisation else "unknown")
-    if method == "bitsandbytes" and quantisation.get("load_in_4bit"):
-        return
-    name = "8-bit bitsandbytes" if method == "bitsandbytes" else str(method).upper()
-    raise UserError(
-        f"The base '{directory}' is {name}-quantised, and an update cannot be added to such weights: give the 16-bit "
-        "model it was made from with --base."
-    )
 
 
 def _refuse_integer_weights(directory: Path, tensors: Mapping[str, BaseTensor]) -> None:

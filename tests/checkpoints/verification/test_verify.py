@@ -263,7 +263,8 @@ def manifested(written_lora, tmp_path_factory):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_truncation_or_changed_byte_of_any_file_is_found(manifested, data):
-    file = manifested / data.draw(st.sampled_from(list_files(manifested)))
+    names = [name for name in list_files(manifested) if name != "README.md"]  # a card may be edited
+    file = manifested / data.draw(st.sampled_from(names))
     before = file.read_bytes()
     place = data.draw(st.integers(0, len(before) - 1))
     change = data.draw(st.integers(0, 255))  # 0: cut the file there

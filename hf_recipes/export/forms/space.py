@@ -1,0 +1,63 @@
+"""Disk space that forms take, asked for before the first is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.tensors import read_header, tensor_files
+from hf_recipes.export.forms.names import CONVERTED, GGUF_BITS, Form
+
+_SPARE_BYTES = 128 * 1024**2  # tokenizers, configs, file system overhead
+# Linear layers in 4 or 8 bits, embeddings and head in 16: most of a small model are embeddings.
+_BNB_BITS = {"4bit": 10.0, "8bit": 12.0}
+_MERGED_BITS = {"bf16": 16.0, "fp16": 16.0, "fp32": 32.0}
+
+
+def needed_bytes(forms: Sequence[Form], parameters: int, adapter_bytes: int) -> int:
+    """Upper estimate of what `forms` of a model with that many parameters take, what they are made from included."""
+    bits = sum(_bits(form) for form in forms)
+    from_merged = any(form.kind in ("bnb", "gguf") for form in forms)
+    if from_merged and not any(form.name in ("merged-bf16", "merged-fp16") for form in forms):
+        bits += 16.0
+    if any(form.kind == "gguf" and form.variant not in CONVERTED for form in forms):
+        bits += 16.0
+    adapters = sum(form.kind == "adapter" for form in forms)
+    return int(parameters * bits / 8) + adapters * adapter_bytes
+
+
+def check_room(output: Path, needed: int) -> None:
+    """Raise `UserError` when the disk of `output` has less than `needed` bytes and a little more free."""
+    place = next(parent for parent in output.absolute().parents if parent.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed + _SPARE_BYTES:
+        raise UserError(
+            f"The forms need about {needed / 1e9:.2f} GB, but {place} has {free / 1e9:.2f} GB free: make room, ask for "
+            "fewer, or name an output on another disk."
+        )
+
+
+def directory_bytes(directory: Path) -> int:
+    """Bytes of all files in a directory."""
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
+def count_parameters(directory: Path) -> int:
+    """Elements of all tensors in a model directory; of a GGUF file or packed base, as many as 4 bits each would be."""
+    total = 0
+    for file in tensor_files(directory):
+        for entry in read_header(file)[0].values():
+            packed = entry.dtype in ("U8", "I8")  # two weights a byte
+            total += entry.nbytes * 2 if packed else prod(entry.shape)
+    return total or sum(2 * file.stat().st_size for file in directory.glob("*.gguf"))
+
+
+def _bits(form: Form) -> float:
+    if form.kind == "merged":
+        return _MERGED_BITS[form.variant]
+    if form.kind == "bnb":
+        return _BNB_BITS[form.variant]
+    return GGUF_BITS[form.variant] if form.kind == "gguf" else 0.0
