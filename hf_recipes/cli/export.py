@@ -54,11 +54,16 @@ def run(args: argparse.Namespace) -> int:
     forms = parse_forms(args.forms)
     if args.public and not args.push:
         raise UserError("--public says who can see what --push uploads: give --push NAME, or leave it out.")
+    if args.push:  # before the work that would go nowhere
+        from hf_recipes.export.forms.give import repositories
+        from hf_recipes.export.push import check_push
+
+        check_push(repositories(args.push, [form.folder for form in forms]))
     directory = find_run(args.run_dir)
     if args.run_dir is None:
         logger.info("Run: %s", directory.path)
 
-    from hf_recipes.export.forms.give import give_away
+    from hf_recipes.export.forms.give import give_away, push_forms
     from hf_recipes.export.forms.table import render_forms
     from hf_recipes.training.export import ExportOptions, export_run
 
@@ -74,11 +79,14 @@ def run(args: argparse.Namespace) -> int:
     )
     document = export_run(directory, forms, Path(args.output) if args.output else None, options)
     rows = document["rows"]
-    lines = give_away(directory.path, rows, push=args.push, private=not args.public)
+    lines = give_away(directory.path, rows)
     if args.json:
         print(json.dumps(json_safe(document), ensure_ascii=False, indent=2))
     else:
-        print("\n".join([render_forms([row for row in rows if not _was_not_written(row)]), "", *lines]))
+        print("\n".join([render_forms([row for row in rows if not _was_not_written(row)]), "", *lines]), flush=True)
+    if args.push:  # the table is told, whatever the Hub says
+        for line in push_forms(directory.path, rows, args.push, private=not args.public):
+            logger.info(line)
     _fail(rows)
     return 0
 

@@ -91,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
     dtype = canonical_dtype_name(args.to, "--to")
     if dtype not in SHORT_NAMES:
         raise UserError(f"--to: '{args.to}' names no dtype to merge to: write bf16, fp16 or fp32.")
+    for flag in ("output", "base", "quantization", "max_shard_size"):
+        if getattr(args, flag) == "":  # as of a variable that is not set; without the flag it would mean another thing
+            raise UserError(f"--{flag.replace('_', '-')} is empty: give a value, or leave it out.")
     adapters, default_output = _adapters_and_output(args.directories, SHORT_NAMES[dtype])
     output = Path(args.output) if args.output else default_output
     return _print_parity(args, adapters, output, dtype) if args.parity else _merge(args, adapters, output, dtype)
@@ -146,12 +149,14 @@ def _samples(adapters: list[Path | str]) -> dict[str, Any]:
     directory = Path(adapters[0]).absolute().parent
     if not is_run(directory):
         return {}
+    from hf_recipes.export.bases.identity import recorded_run
     from hf_recipes.training.proof_rows import proof_rows
 
+    recorded_run(Path(adapters[0]))  # a damaged record is told as such
     samples = proof_rows(directory)
     for notice in samples.notices:
         logger.info("%s", notice)
-    return {"rows": samples.rows, "prompts": samples.prompts}
+    return {"rows": samples.rows, "labels": samples.labels, "prompts": samples.prompts}
 
 
 def _adapters_and_output(directories: list[str], dtype: str) -> tuple[list[Path | str], Path]:
@@ -192,7 +197,7 @@ def _of_run(run_directory: RunDirectory, dtype: str) -> tuple[Path, Path]:
 
 
 def _positive(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
+    value = int(text) if text.isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
     return value

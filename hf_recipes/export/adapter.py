@@ -13,6 +13,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 from hf_recipes.export.algebra import pattern_value, scale_of
+from hf_recipes.export.config_types import check_adapter_config
 from hf_recipes.export.edits import Edit as Edit
 from hf_recipes.export.edits import LoraPair as LoraPair
 from hf_recipes.export.edits import Scaling as Scaling
@@ -20,6 +21,7 @@ from hf_recipes.export.methods import refuse_unsupported
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
+_FLOATS = ("F64", "F32", "F16", "BF16")
 _PREFIX = "base_model.model."
 _LORA = re.compile(
     r"^(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
@@ -52,6 +54,7 @@ def read_adapter(directory: Path) -> Adapter:
     config = read_config(directory)
     refuse_unsupported(config, str(directory))
     entries = _without_training_state(_read_entries(directory))
+    _check_dtypes(directory, entries)
     return Adapter(directory, config, entries, read_edits(entries.values(), config))
 
 
@@ -62,10 +65,11 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise UserError(f"'{directory}' is not an adapter (no {CONFIG_NAME} in it): give the directory PEFT saved.")
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON ({error}): save the adapter again.") from None
     if not isinstance(config, dict):
         raise UserError(f"{file} is not a JSON object: save the adapter again.")
+    check_adapter_config(config, file)
     return config
 
 
@@ -96,6 +100,16 @@ def _without_training_state(entries: dict[str, TensorEntry]) -> dict[str, Tensor
             len(entries) - len(kept),
         )
     return kept
+
+
+def _check_dtypes(directory: Path, entries: Mapping[str, TensorEntry]) -> None:
+    """Whole numbers and complex ones are no weights; eight bits hold no update as it was trained."""
+    other = [entry for entry in entries.values() if entry.dtype not in _FLOATS]
+    if other:
+        raise UserError(
+            f"{len(other)} of {len(entries)} tensors of the adapter {directory} are no floats of 16 bits or more "
+            f"('{other[0].name}' is {other[0].dtype}): save it in fp32, bf16 or fp16."
+        )
 
 
 def read_edits(entries: Iterable[TensorEntry], config: Mapping[str, Any]) -> dict[str, Edit]:
@@ -163,9 +177,10 @@ def _token_indices(module: str, entry: TensorEntry, config: Mapping[str, Any]) -
     if isinstance(given, dict):
         own = [indices for name, indices in given.items() if f".{module}".endswith(f".{name}")]
         given = own[0] if own else next(iter(given.values()))
-    if len(given) != entry.shape[0]:
+    rows = entry.shape[0] if entry.shape else 0
+    if len(given) != rows or not given:
         raise UserError(
-            f"Adapter tensor '{entry.name}' has {entry.shape[0]} rows, but {CONFIG_NAME} names {len(given)} tokens "
+            f"Adapter tensor '{entry.name}' has {rows} rows, but {CONFIG_NAME} names {len(given)} tokens "
             "(trainable_token_indices): the two files do not belong together."
         )
     return tuple(given)

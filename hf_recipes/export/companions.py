@@ -12,23 +12,14 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.export.bases.read import BaseModel, config_parts
+from hf_recipes.export.config_types import check_generation_config
 
-TOKENIZER_FILES = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
-    "chat_template.jinja",
-    "chat_template.json",
-]
-_TOKENIZER_FOLDER = "additional_chat_templates"
+# Files, and the one folder, of a tokenizer with its chat templates.
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json"),
+    *("chat_template.jinja", "chat_template.json", "additional_chat_templates"),
+)
 _PROCESSOR = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 _MARKS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
@@ -78,9 +69,9 @@ def write_companions(
     source = tokenizer_source(adapter, base)
     if source == base:
         notices.append(f"{adapter} holds no tokenizer: the base's was copied.")
-    _copy(source, output, [*TOKENIZER_FILES, _TOKENIZER_FOLDER])
-    _copy(base, output, [*_PROCESSOR, *(file.name for file in base.glob("*.py"))])
-    _copy(adapter, output, _PROCESSOR)
+    copy_files(source, output, TOKENIZER_FILES)
+    copy_files(base, output, [*_PROCESSOR, *(file.name for file in base.glob("*.py"))])
+    copy_files(adapter, output, _PROCESSOR)
     notices += _write_generation_config(output, adapter, base, end_tokens)
     return notices
 
@@ -101,7 +92,8 @@ def check_tokenizer(adapter: Path, base: Path) -> None:
         raise UserError(f"Neither '{adapter}' nor '{base}' holds a tokenizer, which the proof by logits needs.")
 
 
-def _copy(source: Path, output: Path, names: list[str] | tuple[str, ...]) -> None:
+def copy_files(source: Path, output: Path, names: Sequence[str]) -> None:
+    """Copy those of `names`, files or folders, that `source` has."""
     for name in names:
         if (source / name).is_file():
             shutil.copyfile(source / name, output / name)
@@ -131,10 +123,14 @@ def _write_generation_config(output: Path, adapter: Path, base: Path, end_tokens
 
 def _generation_config(directory: Path) -> dict[str, Any] | None:
     file = directory / "generation_config.json"
+    if not file.is_file():
+        return None
     try:
-        return read_json(file) if file.is_file() else None
-    except ValueError as error:
+        settings = read_json(file)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON ({error}): restore it.") from None
+    check_generation_config(settings, file)
+    return settings
 
 
 def token_ids(value: Any) -> list[int]:
@@ -147,10 +143,11 @@ def token_id(directory: Path, key: str) -> int | None:
     try:
         token = read_json(directory / "tokenizer_config.json").get(key)
         added = read_json(directory / "tokenizer.json").get("added_tokens", [])
-    except (OSError, ValueError):
+        text = token.get("content") if isinstance(token, dict) else token
+        found = next((entry["id"] for entry in added if entry.get("content") == text), None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    text = token.get("content") if isinstance(token, dict) else token
-    return next((entry["id"] for entry in added if entry.get("content") == text), None)
+    return found if type(found) is int else None
 
 
 def tell(notices: list[str]) -> None:

@@ -39,6 +39,7 @@ def merge_adapter(
     threads: int | None = None,
     device: str = "cpu",
     rows: Rows = (),
+    labels: Rows = (),
     prompts: Prompts = (),
 ) -> MergeReport:
     """Merge PEFT adapters into their base: LoRA of every kind, (IA)³, and through PEFT, in memory, what else it merges.
@@ -63,7 +64,8 @@ def merge_adapter(
         max_shard_size: of an output file (``5GB``); by default the tensors keep their files of the base.
         threads: that read, compute and write; by default one a core, 8 at most.
         device: ``cuda`` makes products and sums on a GPU; the proof by tensors is always made on the CPU.
-        rows: samples as token ids, for the proof by logits.
+        rows: samples of the training's data as token ids, for the proof by logits.
+        labels: of the rows, −100 for what was not learned.
         prompts: conversations to answer there, beside the fixed ones.
 
     Raises:
@@ -83,6 +85,7 @@ def merge_adapter(
         threads=threads,
         device=device,
         rows=rows,
+        labels=labels,
         prompts=prompts,
     )
     check_order(order)

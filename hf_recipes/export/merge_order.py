@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -35,6 +36,7 @@ class MergeOrder:
     threads: int | None
     device: str
     rows: Rows
+    labels: Rows
     prompts: Prompts
 
 
@@ -50,5 +52,18 @@ def check_order(order: MergeOrder) -> None:
         raise UserError(f"proof: '{order.proof}' is none of {', '.join(get_args(Proof))}.")
     if order.proof == "logits" and not order.combination.is_sum:
         raise UserError(f"proof: PEFT runs no live model of '{order.combination.method}': take the proof by tensors.")
-    if order.max_shard_size:
+    if order.max_shard_size is not None:
         parse_size(order.max_shard_size)
+    if order.device != "cpu":
+        _check_device(order.device)
+
+
+def _check_device(device: str) -> None:
+    match = re.fullmatch(r"cuda(?::(\d+))?", device, re.ASCII)
+    if match is None:
+        raise UserError(f"--device: '{device}' is neither cpu nor cuda (or cuda:0, cuda:1, …).")
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(match[1] or 0) >= count:
+        raise UserError(f"--device: '{device}' is not there (torch finds {count} GPUs): leave it out to use the CPU.")

@@ -44,6 +44,7 @@ def _compare_logits(order: MergeOrder, inputs: MergeInputs, staging: Path, writt
         dtype=order.dtype,
         rounded=rounded_tensors(inputs.plan) if inputs.plan else None,
         rows=order.rows,
+        labels=order.labels,
         prompts=order.prompts,
         base_values=order.base_values,
         quantization=_trained_quantization(order, inputs),

@@ -128,9 +128,15 @@ def _tell_unchanged(plan: MergePlan, changed: list[str], dtype: str) -> None:
 def _adapter_notices(inputs: MergeInputs) -> list[str]:
     """Which of several adapters lends its tokenizer, which of them adds nothing, and copies of the base's own values
     that are not this base's (PEFT saves embeddings along with an adapter that targets them)."""
-    from hf_recipes.export.soundness import is_untrained, other_base_values
+    from hf_recipes.export.soundness import is_untrained, other_base_values, unnamed_modules
 
     notices = []
+    for place in inputs.places:
+        if unnamed := unnamed_modules(read_adapter(place)):
+            notices.append(
+                f"{place} has updates of {len(unnamed)} modules that its adapter_config.json (target_modules) does not "
+                f"name, e.g. {unnamed[0]}: they are merged, but peft would not load them."
+            )
     if len(inputs.places) > 1:
         notices.append(f"Tokenizer, template and generation config are those of {inputs.places[0]}.")
         notices += [

@@ -30,6 +30,7 @@ def compare_parity(
     quantization: str | None = None,
     allow_other_base: bool = False,
     rows: Rows = (),
+    labels: Rows = (),
     prompts: Prompts = (),
 ) -> dict[str, Any]:
     """Merge into ``original`` and into ``dequantized`` base values, in a temporary place, and compare both with the
@@ -38,7 +39,7 @@ def compare_parity(
     Args:
         adapter, base, dtype, quantization, allow_other_base: as for `merge_adapter`.
         beside: the merges are made, and removed again, in the directory that would hold this one.
-        rows, prompts: as in `compare_base_values`.
+        rows, labels, prompts: as in `compare_base_values`.
 
     Returns:
         What `compare_base_values` gives.
@@ -69,4 +70,4 @@ def compare_parity(
                 quantization=settings if values == "dequantized" else None,
                 allow_other_base=allow_other_base,
             )
-        return compare_base_values(place, found, merged, settings, rows=rows, prompts=prompts)
+        return compare_base_values(place, found, merged, settings, rows=rows, labels=labels, prompts=prompts)

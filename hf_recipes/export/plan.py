@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from hf_recipes.core.errors import UserError
@@ -18,6 +19,8 @@ from hf_recipes.export.ties import group_edits, tied_parameters
 _FLOATS = ("F64", "F32", "F16", "BF16")
 # Last names of the modules that have a row for each word.
 _VOCABULARY = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out")
+# Models of `Conv1D` layers.
+_CONV1D_KINDS = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def plan_merge(adapter: Adapter, base: BaseModel, dtype: str) -> MergePlan:
     placement = place_in_checkpoint(adapter, base)
     adapter = placement.adapter
     by_base, extra, untied = _place(adapter, base, placement.renamed)
-    transposed = _Transposed(adapter)
+    transposed = _Transposed(adapter, base)
     groups = _groups(placement, dtype, transposed)
     outputs = []
     for name, source in base.tensors.items():
@@ -209,10 +212,27 @@ def _touches_vocabulary(parameter: str, edit: Edit, base: BaseModel) -> bool:
 
 class _Transposed:
     """Whether a weight is laid out (inputs, outputs): told by its shape, and where both layouts fit by the adapter's
-    config, which PEFT corrects for the layers it finds (`Conv1D` or `Linear`) before it saves it."""
+    config, which PEFT corrects for the layers it finds (`Conv1D` or `Linear`) before it saves it, and when it loads it.
+    Other programs do not: a config that says so is held against the layers of transformers' class."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: Adapter, base: BaseModel) -> None:
         self.configured = bool(adapter.config.get("fan_in_fan_out"))
+        self._task, self._base = adapter.config.get("task_type"), base
+
+    @cached_property
+    def _flipped(self) -> Container[str] | None:
+        """The base's tensors of `Conv1D` layers; None where transformers has no class to ask."""
+        from hf_recipes.export.bases.linear_layers import conv1d_weights, meta_model
+
+        try:
+            return conv1d_weights(meta_model(self._base.directory, self._task), self._base.tensors)
+        except UserError:
+            return None
+
+    def _of_square(self, name: str) -> bool:
+        may_be = self.configured or self._base.config.get("model_type") in _CONV1D_KINDS
+        flipped = self._flipped if may_be else None
+        return self.configured if flipped is None else name in flipped
 
     def __call__(self, name: str, shape: tuple[int, ...], edit: Edit) -> bool:
         pair = edit.lora or (edit.combined.pair if edit.combined else None)
@@ -233,7 +253,7 @@ class _Transposed:
             )
         if pair and pair.embedding:
             return True
-        return self.configured if all(fits) else fits[1]
+        return self._of_square(name) if all(fits) else fits[1]
 
 
 def _output(name: str, source: BaseTensor, edit: Edit | None, dtype: str, transposed: _Transposed) -> Output:

@@ -48,8 +48,7 @@ def push_directory(
         CheckFailed: `check` found something.
     """
     path = Path(directory)
-    _check_repo_id(repo_id)
-    token = _token()
+    token = check_push([repo_id])
     files = files_to_push(path, base or base_named_in_run(path))
     problems = list(check(path)) if check else []
     if problems:
@@ -57,6 +56,17 @@ def push_directory(
     _tell(files)
     with _answers_of_the_hub(repo_id):
         return _upload(files, repo_id, private, token, message)
+
+
+def check_push(repo_ids: Sequence[str]) -> str:
+    """The Hub token that uploads use, once all names could be repositories': for before long work, too.
+
+    Raises:
+        UserError: a name is none, or there is no token.
+    """
+    for repo_id in repo_ids:
+        _check_repo_id(repo_id)
+    return _token()
 
 
 def _check_repo_id(repo_id: str) -> None:

@@ -54,6 +54,19 @@ def _has_update(pair: LoraPair) -> bool:
     return bool(fresh.load().any())
 
 
+def unnamed_modules(adapter: Adapter) -> list[str]:
+    """Modules that the adapter has pairs for and its config (`target_modules`, as a list) does not name: PEFT would not
+    load those. None where that cannot be told: another kind of target, or parameters and ties that PEFT adds itself."""
+    targets = adapter.config.get("target_modules")
+    if not isinstance(targets, list) or any(
+        adapter.config.get(k) for k in ("target_parameters", "ensure_weight_tying")
+    ):
+        return []
+    ends = tuple(f".{target}" for target in targets)
+    modules = [name.removesuffix(".weight") for name, edit in adapter.edits.items() if edit.lora]
+    return [module for module in modules if not f".{module}".endswith(ends)]
+
+
 def other_base_values(plan: MergePlan) -> list[str]:
     """Tensors for which the adapter brings the base's own values, of the base's shape, and they are others."""
     found = []

@@ -45,16 +45,21 @@ def check_space(output: Path, needed: int) -> None:
 def staged(output: Path) -> Iterator[Path]:
     """Yield an empty directory beside `output`; when the block ends well it is synced and takes `output`'s name.
 
-    An `output` that exists is replaced only then. On an error the directory is removed; a kill leaves it under its
+    An `output` that exists is replaced only then; one that another process made meanwhile is not. On an error the directory is removed; a kill leaves it under its
     hidden name, which no tool takes for a model, and the next merge to the same place removes it.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     _clean_leftovers(output)
+    existed = output.exists()
     staging = _beside(output, "tmp")
     staging.mkdir()
     try:
         yield staging
         _sync(staging)
+        if output.exists() and not existed:
+            raise UserError(
+                f"The output '{output}' was made by another process meanwhile: it stays, and this one ends."
+            )
         _take_place(staging, output)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

@@ -167,5 +167,8 @@ def _check_finite(output: Output, before: torch.Tensor, merged: torch.Tensor, wr
     if written.dtype != torch.float16 and merged.dtype == torch.float32 and is_finite(merged):
         return
     if not is_finite(written):
-        why = f"its values do not fit into {written.dtype}" if is_finite(before) else "the base holds NaN or Inf there"
-        raise UserError(f"'{output.spec.name}' cannot be merged: {why}; choose bf16 or fp32, or another base.")
+        name = str(written.dtype).removeprefix("torch.")
+        wider = "choose bf16 or fp32" if written.dtype == torch.float16 else "check how the adapter was trained"
+        why = f"its values do not fit into {name}; {wider}"
+        why = why if is_finite(before) else "the base holds NaN or Inf there; take another base"
+        raise UserError(f"'{output.spec.name}' cannot be merged: {why}.")

@@ -58,9 +58,19 @@ def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
     clock.lap("evaluate")
 
     from hf_recipes.export.merge import merge_adapter
+    from hf_recipes.training.proof_rows import proof_rows
 
     logger.info("[4/4] Merging into bf16, and comparing the merged model with the adapter")
-    merged = merge_adapter(run.adapter, output=run.merged("bf16"), dtype="bf16", proof="logits")
+    samples = proof_rows(run)
+    merged = merge_adapter(
+        run.adapter,
+        output=run.merged("bf16"),
+        dtype="bf16",
+        proof="logits",
+        rows=samples.rows,
+        labels=samples.labels,
+        prompts=samples.prompts,
+    )
     clock.lap("merge")
     _write_report(run)
     return QuickstartResult(run, base.source, evaluation, merged, clock.laps)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, find_run
@@ -66,11 +67,13 @@ def export_run(
         with an ``error`` was not written or did not pass. Rows of earlier exports whose directories are there stay.
 
     Raises:
-        UserError: no such run, no result in it, an output that exists, or a disk too full: nothing is written then.
+        UserError: no such run, no result in it or a record that names no base, an output that exists, held-out rows
+            that are gone, or a disk too full: nothing is written then.
     """
     options = options or ExportOptions()
     directory = run if isinstance(run, RunDirectory) else find_run(run)
     facts = directory.read(directory.run_json)
+    _check_record(facts, directory, options)
     place = Path(output) if output else directory.path / EXPORTS
     tools = find_llama_cpp(options.llama_cpp)
     for form in forms:
@@ -91,6 +94,27 @@ def export_run(
         for rows in _Measuring(directory, facts, sources, options).rows(written):
             document = _write(directory, rows, options)
     return document
+
+
+def _check_record(facts: dict[str, Any], directory: RunDirectory, options: ExportOptions) -> None:
+    """What measuring will read, before hours of writing."""
+    base = facts.get("base_model") if isinstance(facts, dict) else None
+    if not isinstance(base, dict) or not isinstance(base.get("name_or_path"), str):
+        raise UserError(f"{directory.run_json} names no base_model.name_or_path: restore it, or train again.")
+    suite = _suite(facts, options)
+    if options.measure and suite:
+        from hf_recipes.evaluation.suite import EvaluationSuite
+
+        EvaluationSuite.from_dict(suite)
+
+
+def _suite(facts: dict[str, Any], options: ExportOptions) -> dict[str, Any] | None:
+    """The recipe's ``evaluation:``, if there is one, with the samples asked for."""
+    recipe = facts.get("recipe")
+    suite = recipe.get("evaluation") if isinstance(recipe, dict) else None
+    if not isinstance(suite, dict):
+        return None
+    return {**suite, "samples": options.samples} if options.samples else suite
 
 
 def _sixteen_bits(facts: dict[str, Any], directory: RunDirectory) -> str:
@@ -128,9 +152,11 @@ class _Measuring:
     def rows(self, written: Sequence[WrittenForm]) -> Iterator[list[dict[str, Any]]]:
         """All rows anew after each that was measured: forms in their order, before them base and tuned result. The
         merged model comes first of all: its logits are what others are compared with."""
+        rows = [_row(form) for form in written]
+        if all(form.error for form in written):  # nothing to hold against base and tuned result
+            return
         reference = self._reference(written)
         baselines: list[dict[str, Any]] = []
-        rows = [_row(form) for form in written]
         if self.options.measure:
             for name, size, order in self._baselines(written):
                 near = None if name == "base" else reference
@@ -153,7 +179,10 @@ class _Measuring:
         file = self.sources.place / "reference.npz"
         order = {"kind": "model", "path": str(merged), "tokenizer": str(self.directory.result), "measure": False}
         result = self._measured("the merged model", order, file)
-        return None if result.get("error") else file
+        if error := result.get("error"):
+            logger.warning("Nothing is compared with the merged model: %s.", error)
+            return None
+        return file
 
     def _baselines(self, written: Sequence[WrittenForm]) -> list[tuple[str, int | None, dict[str, Any]]]:
         """Name, size in bytes and order of the base, and of the tuned result unless the adapter is one of the forms."""
@@ -183,9 +212,7 @@ class _Measuring:
         return {"kind": "adapter", "path": str(path), "base": name, "base_revision": base.get("revision")}
 
     def _measured(self, name: str, order: dict[str, Any], reference: Path | None) -> dict[str, Any]:
-        suite = (self.facts.get("recipe") or {}).get("evaluation")
-        if suite and self.options.samples:
-            suite = {**suite, "samples": self.options.samples}
+        suite = _suite(self.facts, self.options)
         logger.info("Loading back %s", name)
         full = {"tokenizer": str(self.directory.result), "measure": self.options.measure, "suite": suite}
         return _in_own_process({**full, **order, "reference": str(reference) if reference else None})

@@ -25,11 +25,12 @@ _FIXED_ONLY = "the proof goes by its fixed prompts only"
 
 @dataclass(frozen=True)
 class ProofRows:
-    """`rows` are token ids, `train` and `held_out` of them from either side of the run's split (0 and 0 where that is
-    not told apart); `prompts` are beginnings of held-out rows, up to the answer; `notices` say what is not as the run
-    had it."""
+    """`rows` are token ids, `labels` what was learned of them; `train` and `held_out` of the rows are from either side
+    of the run's split (0 and 0 where that is not told apart); `prompts` are beginnings of held-out rows, up to the
+    answer; `notices` say what is not as the run had it."""
 
     rows: list[list[int]] = field(default_factory=list)
+    labels: list[list[int]] = field(default_factory=list)
     prompts: list[list[int]] = field(default_factory=list)
     train: int = 0
     held_out: int = 0
@@ -68,9 +69,9 @@ def _read(directory: RunDirectory, recipe: Mapping[str, Any], samples: int) -> P
     size = sum(file.stat().st_size for group in files for file in group or ())
     if size <= MAX_PREPARED_BYTES and not recipe.get("streaming"):
         return _prepared(directory, recipe, tokenizer, samples)
-    rows = _first_rows(recipe, tokenizer, samples)
+    found = _first_rows(recipe, tokenizer, samples)
     told = "The run's data is large or streamed: its first rows are taken, whether trained on or held out."
-    return ProofRows(rows, notices=[told])
+    return ProofRows([row for row, _ in found], [labels for _, labels in found], notices=[told])
 
 
 def _prepared(directory: RunDirectory, recipe: Mapping[str, Any], tokenizer: Any, samples: int) -> ProofRows:
@@ -87,7 +88,8 @@ def _prepared(directory: RunDirectory, recipe: Mapping[str, Any], tokenizer: Any
     notices = (
         [] if same else ["The data, or how it is prepared, has changed since the run: samples are of what is there."]
     )
-    return ProofRows(rows, prompts[:PROMPTS], len(trained), len(held_out), notices)
+    labels = [list(row["labels"]) for row in [*trained, *held_out]]
+    return ProofRows(rows, labels, prompts[:PROMPTS], len(trained), len(held_out), notices)
 
 
 def _spread(lengths: Sequence[int], count: int) -> list[int]:
@@ -104,8 +106,8 @@ def _prompt(row: Mapping[str, Any]) -> list[int]:
     return list(row["input_ids"][:learned]) if 1 < learned <= MAX_TOKENS else []
 
 
-def _first_rows(recipe: Mapping[str, Any], tokenizer: Any, samples: int) -> list[list[int]]:
-    """The first rows of every source in turn, encoded and cut, but not cleaned, mixed or split."""
+def _first_rows(recipe: Mapping[str, Any], tokenizer: Any, samples: int) -> list[tuple[list[int], list[int]]]:
+    """The first rows of every source in turn, encoded and cut, but not cleaned, mixed or split; with labels."""
     from hf_recipes.data.inspection.round_trip import first_examples
     from hf_recipes.data.ledger import BadRow
     from hf_recipes.data.masking.masks import Encoder
@@ -115,8 +117,9 @@ def _first_rows(recipe: Mapping[str, Any], tokenizer: Any, samples: int) -> list
     by_source = []
     for _, examples in first_examples(recipe["datasets"], rows=samples):
         encoded = encoder.encode([example for _, example in examples])
-        by_source.append([each.input_ids[:limit].tolist() for each in encoded if not isinstance(each, BadRow)])
-    return [row for row in chain(*zip_longest(*by_source)) if row][:samples]
+        good = [each for each in encoded if not isinstance(each, BadRow)]
+        by_source.append([(each.input_ids[:limit].tolist(), each.labels[:limit].tolist()) for each in good])
+    return [row for row in chain(*zip_longest(*by_source)) if row and row[0]][:samples]
 
 
 @contextmanager

@@ -77,3 +77,34 @@ def test_wrong_use_is_2_and_one_sentence(run, tmp_path, capsys):
         assert sentence in error
         assert error.count("\n") == 1
     assert not (run / "exports").exists()
+
+
+def test_what_measuring_reads_and_uploading_needs_is_asked_for_before_anything_is_written(run, capsys, monkeypatch):
+    facts = json.loads((run / "run.json").read_text())
+    gone = {**facts["recipe"]["evaluation"], "domain": str(run / "gone.jsonl")}
+    for record, sentence in (
+        ({**facts, "recipe": {"evaluation": gone}}, "gone.jsonl"),
+        ({**facts, "base_model": None}, "names no base_model.name_or_path"),
+        ([], "names no base_model.name_or_path"),
+    ):
+        (run / "run.json").write_text(json.dumps(record))
+        assert main(["export", str(run), "--forms", "adapter"]) == 2
+        assert sentence in capsys.readouterr().err
+    (run / "run.json").write_text(json.dumps(facts))
+    monkeypatch.setenv("HF_TOKEN", "")
+    monkeypatch.setenv("HF_HOME", str(run / "no-hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(run / "no-token"))
+    for name, sentence in (("noslash", "'noslash' is no name on the Hub"), ("me/tuned", "no Hub token")):
+        assert main(["export", str(run), "--forms", "adapter", "--no-measure", "--push", name]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+    assert not (run / "exports").exists()
+
+
+def test_where_no_form_was_written_nothing_is_measured(run, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # no llama.cpp
+    monkeypatch.delenv("LLAMA_CPP", raising=False)
+    assert main(["export", str(run), "--forms", "gguf:q8_0"]) == 1
+    assert "convert_hf_to_gguf.py, which is not here" in capsys.readouterr().err
+    assert [row["name"] for row in json.loads((run / "export.json").read_text())["rows"]] == ["gguf:q8_0"]

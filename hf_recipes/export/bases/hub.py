@@ -41,7 +41,7 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
     try:
         directory = Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=[]))
         files = tensor_files(directory)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     has_config = any((directory / config).is_file() for config in ("config.json", "adapter_config.json"))
     return directory if has_config and files and all(file.is_file() for file in files) else None

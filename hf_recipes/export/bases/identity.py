@@ -10,8 +10,8 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.log import logger
-from hf_recipes.core.tensors import tensor_files
-from hf_recipes.export.bases.read import read_json_file
+from hf_recipes.export.bases.read import read_json_file, weight_files
+from hf_recipes.export.config_types import check_run
 
 
 def recorded_run(adapter: Path) -> dict[str, Any]:
@@ -21,7 +21,9 @@ def recorded_run(adapter: Path) -> dict[str, Any]:
         UserError: it is there and cannot be read.
     """
     file = adapter.absolute().parent / "run.json"
-    return read_json_file(file) if file.is_file() else {}
+    run = read_json_file(file) if file.is_file() else {}
+    check_run(run, file)
+    return run
 
 
 def check_identity(base: Path, recorded: Mapping[str, Any], allow_other: bool) -> str:
@@ -54,7 +56,7 @@ def _difference(base: Path, recorded: Mapping[str, Any]) -> str | None:
     """What differs, empty if nothing, None if nothing can be compared."""
     hashes = recorded.get("weights_sha256")
     if isinstance(hashes, dict) and hashes:
-        files = {file.name: file for file in ([base] if base.is_file() else tensor_files(base))}
+        files = {file.name: file for file in ([base] if base.is_file() else weight_files(base))}
         if set(files) != set(hashes):
             return f"its weight files are {', '.join(sorted(files))}; recorded: {', '.join(sorted(hashes))}"
         changed = [name for name, file in files.items() if sha256_of_file(file) != hashes[name]]

@@ -15,6 +15,7 @@ from hf_recipes.export.bases.quantized_4bit import Quantized4bit, group_4bit, tr
 from hf_recipes.export.bases.quantized_8bit import Quantized8bit, group_8bit, transpose_8bit
 from hf_recipes.export.bases.refuse import bitsandbytes_bits, quantisation_of, refuse_quantised
 from hf_recipes.export.bases.requantized import Requantized
+from hf_recipes.export.config_types import check_base_config
 
 INDEX_NAME = INDEX_NAMES[0]
 BaseTensor = TensorEntry | Quantized4bit | Quantized8bit | Requantized
@@ -55,22 +56,51 @@ def read_base(directory: Path, originals: Iterable[str] = ()) -> BaseModel:
         UserError: no safetensors model, a damaged file, or quantised by a method whose weights cannot be added to.
     """
     config = read_json_file(directory / "config.json")
+    check_base_config(config, directory / "config.json")
     refuse_quantised(directory, config, originals)
-    files = tensor_files(directory)
+    files = weight_files(directory)
     if not files:
         raise UserError(f"'{directory}' holds no model.safetensors: give the base as safetensors (--base).")
+    entries = _read_entries(files)
+    index_file = directory / INDEX_NAME
+    index = read_json_file(index_file) if index_file.is_file() else None
+    if index and (lacking := sorted(set(index["weight_map"]) - set(entries))):
+        raise UserError(
+            f"The base is damaged: {index_file} names {len(lacking)} tensors that none of its files holds "
+            f"('{lacking[0]}'); fetch it again."
+        )
+    tensors = _values(directory, quantisation_of(config), entries)
+    _refuse_integer_weights(directory, tensors)
+    return BaseModel(directory, config, tensors, index)
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """As `core.tensors.tensor_files`; raises `UserError` also when the index is no index."""
+    try:
+        return tensor_files(directory)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(
+            f"The index of the weights in '{directory}' (*.safetensors.index.json) is not a map of tensors to files: "
+            "fetch it again."
+        ) from None
+
+
+def _read_entries(files: Iterable[Path]) -> dict[str, TensorEntry]:
     entries: dict[str, TensorEntry] = {}
     for file in files:
         try:
-            entries |= read_header(file)[0]
+            own = read_header(file)[0]
         except FileNotFoundError:
             raise UserError(f"{file} is missing, though {INDEX_NAME} names it: fetch the base again.") from None
         except DamagedFile as error:
             raise UserError(f"The base is damaged: {error}; fetch it again.") from None
-    index_file = directory / INDEX_NAME
-    tensors = _values(directory, quantisation_of(config), entries)
-    _refuse_integer_weights(directory, tensors)
-    return BaseModel(directory, config, tensors, read_json_file(index_file) if index_file.is_file() else None)
+        if twice := sorted(set(own) & set(entries)):
+            raise UserError(
+                f"The base is damaged: '{twice[0]}' is in {entries[twice[0]].file.name} and in {file.name}, and which "
+                "of them counts cannot be told; fetch it again."
+            )
+        entries |= own
+    return entries
 
 
 def _values(
@@ -102,12 +132,16 @@ def _turn(tensor: TensorEntry | Quantized4bit | Quantized8bit) -> Quantized4bit 
 
 
 def read_json_file(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; raises `UserError` if there is none."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file} is missing: '{file.parent}' is not a model directory.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON ({error}): fetch it again.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{file} is not a JSON object: fetch it again.")
+    return value
 
 
 def _refuse_integer_weights(directory: Path, tensors: Mapping[str, BaseTensor]) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from hf_recipes.core.files import read_json
 from hf_recipes.export.adapter import read_adapter
-from hf_recipes.export.forms.companion_files import COMPANIONS, copy_files
+from hf_recipes.export.companions import copy_files
+from hf_recipes.export.forms.companion_files import COMPANIONS
 from hf_recipes.export.staging import staged
 
 WEIGHTS = "adapter_model.safetensors"

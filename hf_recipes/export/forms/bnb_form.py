@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import write_json
-from hf_recipes.export.forms.companion_files import TOKENIZER_FILES, copy_files
+from hf_recipes.export.companions import TOKENIZER_FILES, copy_files
 from hf_recipes.export.staging import staged
 
 

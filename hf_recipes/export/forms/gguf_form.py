@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hf_recipes.core.errors import CheckFailed
-from hf_recipes.export.forms.companion_files import COMPANIONS, copy_files
+from hf_recipes.export.companions import copy_files
+from hf_recipes.export.forms.companion_files import COMPANIONS
 from hf_recipes.export.forms.gguf_file import GgufFacts, read_gguf_facts
 from hf_recipes.export.forms.llama_cpp import LlamaCpp
 from hf_recipes.export.forms.merged_form import generation_config

@@ -78,7 +78,7 @@ def find_llama_cpp(directory: Path | str | None = None) -> LlamaCpp:
 
 def _converter(folder: Path | None) -> tuple[str, ...] | None:
     found = [folder / name for name in CONVERTERS] if folder else []
-    found += [Path(path) for name in CONVERTERS if (path := shutil.which(name))]
+    found += [Path(command) for name in CONVERTERS if (command := shutil.which(name))]
     for path in found:
         if path.is_file():
             return (sys.executable, str(path)) if _runs_anywhere(path) else (str(path),)

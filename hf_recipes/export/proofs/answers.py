@@ -75,13 +75,16 @@ def logits(model: Any, rows: Sequence[list[int]]) -> list[Any]:
     return [each.reshape(-1, each.shape[-1]).float() for each in found]
 
 
-def cut_rows(rows: Sequence[list[int]], positions: int) -> list[list[int]]:
-    """Rows that together have at most about `positions` tokens: short ones whole, long ones cut to what is left."""
-    kept: list[list[int]] = []
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
-    for done, index in enumerate(order):
-        length = min(len(rows[index]), positions // (len(rows) - done))
-        positions -= length
-        if length >= 2:
-            kept.append(list(rows[index][:length]))
-    return kept
+def rows_that_fit(lengths: Sequence[int], positions: int) -> dict[int, int]:
+    """How many tokens of which rows are taken, so that together they are at most `positions`: whole rows, in their
+    order, as far as there is room, since what was learned stands at a row's end; where not one fits, the beginning of
+    the first."""
+    taken = {}
+    for index, length in enumerate(lengths):
+        if 2 <= length <= positions:
+            taken[index] = length
+            positions -= length
+    if not taken and positions >= 2 and max(lengths, default=0) >= 2:
+        first = next(index for index, length in enumerate(lengths) if length >= 2)
+        taken[first] = min(lengths[first], positions)
+    return taken

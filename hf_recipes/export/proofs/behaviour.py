@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
-from hf_recipes.export.proofs.answers import PROMPTS, cut_rows, fixed_prompts, greedy, logits, render
+from hf_recipes.export.proofs.answers import PROMPTS, fixed_prompts, greedy, logits, render, rows_that_fit
 from hf_recipes.export.proofs.divergence import Distance, distance, first_difference, losses, update_share
 from hf_recipes.export.proofs.live_models import device_name, load_live, load_plain
 from hf_recipes.export.proofs.rounding import add_rounding_noise
@@ -35,6 +35,7 @@ class Texts:
 
     prompts: list[list[int]]
     samples: list[list[int]]
+    labels: list[list[int]] = field(default_factory=list)
     answers: list[list[int]] = field(default_factory=list)
 
     @property
@@ -42,10 +43,13 @@ class Texts:
         return [p + a for p, a in zip(self.prompts, self.answers, strict=True)] + self.samples
 
     def cut(self, words: int) -> None:
-        """Cut the samples to what may be compared."""
+        """Leave of the samples what may be compared."""
         positions = min(MAX_POSITIONS, max(256, MAX_LOGITS // words))
         used = sum(map(len, self.prompts)) + sum(map(len, self.answers))
-        self.samples = cut_rows(self.samples, max(0, positions - used))
+        taken = rows_that_fit([len(row) for row in self.samples], max(0, positions - used))
+        self.samples = [self.samples[index][:length] for index, length in taken.items()]
+        if self.labels:
+            self.labels = [self.labels[index][:length] for index, length in taken.items()]
 
 
 def compare(order: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +58,8 @@ def compare(order: Mapping[str, Any]) -> dict[str, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(order["merged"])
     facts = _facts(order["merged"])
-    texts = Texts([render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]], order["rows"])
+    prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
+    texts = Texts(prompts, order["rows"], order["labels"])
     live, base = _run_live(order, order["live"], facts, texts)
     trained = _run_live(order, order["as_trained"], facts, texts)[0] if order["as_trained"] else None
     model, keys = load_plain(order["merged"], facts)
@@ -84,7 +89,8 @@ def compare_merged(order: Mapping[str, Any]) -> dict[str, Any]:
     directories = order["directories"]
     first = next(iter(directories.values()))
     tokenizer, facts = AutoTokenizer.from_pretrained(first), _facts(first)
-    texts = Texts([render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]], order["rows"])
+    prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
+    texts = Texts(prompts, order["rows"], order["labels"])
     trained, base = _run_live(order, order["live"], facts, texts)
     sides = {"base": base, "adapter": trained}
     results = {"base": distance(trained, base).to_dict()}
@@ -121,14 +127,17 @@ def _run_live(
 
 
 def _losses(texts: Texts, sides: Mapping[str, list[torch.Tensor]]) -> dict[str, float] | None:
-    """Mean loss of each side on the samples, in nats a token; None without samples or of a classifier."""
+    """Mean loss of each side on what was learned of the samples, in nats a token; None without samples or of a
+    classifier."""
     count = len(texts.samples)
     if not count or any(len(z) != len(row) for z, row in zip(sides["base"], texts.rows, strict=True)):
         return None
-    return {
-        side: float(torch.cat([losses(z, row) for z, row in zip(found[-count:], texts.samples, strict=True)]).mean())
-        for side, found in sides.items()
+    labels = texts.labels or [[]] * count
+    found = {
+        side: torch.cat([losses(*each) for each in zip(z[-count:], texts.samples, labels, strict=True)])
+        for side, z in sides.items()
     }
+    return {side: float(each.mean()) for side, each in found.items()} if found["base"].numel() else None
 
 
 def _generations(tokenizer: Any, texts: Texts, live: list[Any], merged: list[Any], model: Any) -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ def _tokens(file: Path) -> int | None:
         vocabulary = content["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
         return max([*ids, *(entry["id"] for entry in content.get("added_tokens", []))]) + 1
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

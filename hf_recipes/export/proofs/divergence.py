@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hf_recipes.core.labels import IGNORED_LABEL
+
 Rows = Sequence[torch.Tensor]  # one a row of tokens: (positions, words or labels), fp32
 
 
@@ -67,10 +69,13 @@ def update_share(base: Rows, live: Rows, merged: Rows) -> float:
     return 1.0 + along / length if length else float("nan")
 
 
-def losses(logits: torch.Tensor, row: Sequence[int]) -> torch.Tensor:
-    """Cross-entropy in nats of each next token of `row`, (tokens − 1,) in fp64."""
+def losses(logits: torch.Tensor, row: Sequence[int], labels: Sequence[int] = ()) -> torch.Tensor:
+    """Cross-entropy in nats of each next token of `row` that was learned, by its `labels` if there are any; in fp64."""
     targets = torch.tensor(row[1:], device=logits.device)
-    return -logits[:-1].double().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    each = -logits[:-1].double().log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    if not labels:
+        return each
+    return each[torch.tensor([label != IGNORED_LABEL for label in labels[1 : len(row)]], device=each.device)]
 
 
 def first_difference(one: torch.Tensor, other: torch.Tensor, start: int) -> tuple[int, float] | None:

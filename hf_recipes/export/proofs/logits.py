@@ -34,6 +34,7 @@ def compare_logits(
     dtype: str = "bfloat16",
     rounded: Mapping[str, Sequence[int] | None] | None = None,
     rows: Rows = (),
+    labels: Rows = (),
     prompts: Prompts = (),
     base_values: str = "original",
     quantization: TrainedQuantization | None = None,
@@ -53,6 +54,7 @@ def compare_logits(
         dtype: torch's name of the dtype it was rounded to.
         rounded: the tensors that were rounded (`proofs.rounding.rounded_tensors`); None for all.
         rows: samples of the training's data, token ids; long ones are cut.
+        labels: of the rows, −100 for what was not learned: the loss that is told leaves that out.
         prompts: conversations to answer, beside the fixed ones: messages, or token ids up to the answer.
         base_values: which values of the base were merged into: ``original`` or ``dequantized``.
         quantization: how training quantised the base, if it did; then the distance to the adapter on that base is told
@@ -87,6 +89,7 @@ def compare_logits(
             "dtype": dtype,
             "rounded": None if rounded is None else dict(rounded),
             "rows": [list(row) for row in rows],
+            "labels": [list(row) for row in labels],
             "prompts": [list(prompt) for prompt in prompts],
             "seed": seed,
         }
@@ -114,6 +117,7 @@ def compare_base_values(
     quantization: TrainedQuantization,
     *,
     rows: Rows = (),
+    labels: Rows = (),
     prompts: Prompts = (),
 ) -> dict[str, Any]:
     """Hold merges into several base values against the adapter on the quantised base that training saw.
@@ -122,7 +126,7 @@ def compare_base_values(
         adapter, base: directories; the base is the 16-bit one that training quantised while loading.
         merged: directories by what they are called (``original``, ``dequantized``).
         quantization: how training quantised.
-        rows, prompts: as in `compare_logits`.
+        rows, labels, prompts: as in `compare_logits`.
 
     Returns:
         ``distances``: for each merge, and for ``base`` (no adapter at all), what `compare_logits` tells of a distance;
@@ -138,6 +142,7 @@ def compare_base_values(
             "live": {"base": str(base), "quantization": asdict(quantization)},
             "directories": {name: str(directory) for name, directory in merged.items()},
             "rows": [list(row) for row in rows],
+            "labels": [list(row) for row in labels],
             "prompts": [list(prompt) for prompt in prompts],
         }
     )

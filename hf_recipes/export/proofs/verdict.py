@@ -117,7 +117,7 @@ def lines(result: Mapping[str, Any]) -> list[str]:
     told.append(_answers(result))
     if result["loss"]:
         sides = ", ".join(f"{side} {value:.4f}" for side, value in result["loss"].items())
-        told.append(f"loss on {result['samples']} samples of the training's data: {sides} nats a token")
+        told.append(f"loss on what was learned of {result['samples']} samples of the data: {sides} nats a token")
     if trained := result["as_trained"]:
         told.append(
             f"against the adapter on the quantised base that training saw: KL {trained['kl_mean']:.1e} (most "

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hf_recipes.export.proofs.answers import cut_rows
+from hf_recipes.export.proofs.answers import rows_that_fit
 from hf_recipes.export.proofs.divergence import distance, first_difference, losses, update_share
 
 
@@ -61,6 +61,16 @@ def test_loss_is_of_the_next_token():
 
 
 def test_short_rows_stay_whole():
-    assert [len(row) for row in cut_rows([[1] * 100, [2] * 10, [3] * 100], 90)] == [10, 40, 40]
-    assert cut_rows([[1] * 100], 1) == []
-    assert cut_rows([], 100) == []
+    assert rows_that_fit([60, 10, 40, 20], 90) == {0: 60, 1: 10, 3: 20}
+    assert rows_that_fit([100], 90) == {0: 90}
+    assert rows_that_fit([100], 1) == rows_that_fit([], 100) == rows_that_fit([1, 0], 50) == {}
+
+
+def test_the_loss_is_that_of_what_was_learned():
+    """Two words: the logits are (0, ln 3) everywhere, so word 1 costs ln 4/3 and word 0 ln 4."""
+    z = torch.tensor([[0.0, math.log(3)]]).repeat(4, 1)
+    row = [0, 1, 0, 1]
+    expected = [math.log(4 / 3), math.log(4), math.log(4 / 3)]
+    torch.testing.assert_close(losses(z, row), torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=0)
+    learned = losses(z, row, [-100, -100, 0, 1])
+    torch.testing.assert_close(learned, torch.tensor(expected[1:], dtype=torch.float64), rtol=1e-6, atol=0)
