@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +100,27 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{flag.replace('_', '-')} is empty: give a value, or leave it out.")
     adapters, default_output = _adapters_and_output(args.directories, SHORT_NAMES[dtype])
     output = Path(args.output) if args.output else default_output
-    return _print_parity(args, adapters, output, dtype) if args.parity else _merge(args, adapters, output, dtype)
+    with ended_by_signals():
+        return _print_parity(args, adapters, output, dtype) if args.parity else _merge(args, adapters, output, dtype)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as an error does, so that nothing half-written is left; ignored ones stay so."""
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    own = threading.current_thread() is threading.main_thread()
+    taken = [number for number in numbers if own and signal.getsignal(number) == signal.SIG_DFL]
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, dtype: str) -> int:

@@ -68,7 +68,8 @@ def write_companions(
     write_json(output / "config.json", config)
     source = tokenizer_source(adapter, base)
     if source == base:
-        notices.append(f"{adapter} holds no tokenizer: the base's was copied.")
+        then = "the base's was copied" if has_tokenizer(base) else "nor does the base: the output has none"
+        notices.append(f"{adapter} holds no tokenizer: {then}.")
     copy_files(source, output, TOKENIZER_FILES)
     copy_files(base, output, [*_PROCESSOR, *(file.name for file in base.glob("*.py"))])
     copy_files(adapter, output, _PROCESSOR)

@@ -45,8 +45,9 @@ def check_space(output: Path, needed: int) -> None:
 def staged(output: Path) -> Iterator[Path]:
     """Yield an empty directory beside `output`; when the block ends well it is synced and takes `output`'s name.
 
-    An `output` that exists is replaced only then; one that another process made meanwhile is not. On an error the directory is removed; a kill leaves it under its
-    hidden name, which no tool takes for a model, and the next merge to the same place removes it.
+    An `output` that exists is replaced only then; one that another process made meanwhile is not. On an error the
+    directory is removed; a kill leaves it under its hidden name, which no tool takes for a model, and the next merge to
+    the same place removes it.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     _clean_leftovers(output)

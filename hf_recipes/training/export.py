@@ -134,7 +134,7 @@ def _check_space(
     if result == directory.adapter:
         from hf_recipes.export.bases.find import find_base
 
-        if all(form.kind == "adapter" for form in forms):
+        if options.base is None and all(form.kind == "adapter" for form in forms):
             return check_room(place, directory_bytes(result))
         found = find_base(read_json(result / "adapter_config.json"), options.base, facts.get("base_model") or {})
         model = found if found.is_dir() else found.parent

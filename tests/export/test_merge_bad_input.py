@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from export_helpers import change_json, change_tensors, make_gpt2, peft_merge, s
 from safetensors.torch import load_file, save_file
 
 from hf_recipes.cli.main import main
+from hf_recipes.cli.merge import ended_by_signals
 from hf_recipes.core.errors import UserError
 from hf_recipes.export.staging import staged
 
@@ -168,3 +171,11 @@ def test_an_output_that_another_made_meanwhile_stays(tmp_path):
         (tmp_path / "out" / "theirs").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (tmp_path / "out" / "theirs").is_file()
+
+
+def test_a_polite_end_leaves_nothing(tmp_path):
+    with pytest.raises(SystemExit) as ended, ended_by_signals(), staged(tmp_path / "out"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import ones
 
 from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.export.forms.give import push_forms
 from hf_recipes.export.push import push_directory
 
 TOKEN = "hf_" + "tEsT" * 8
@@ -169,6 +170,17 @@ def test_a_local_base_needs_its_name_on_the_hub(hub, form):
     assert json.loads(hub["files"]["adapter_config.json"]) == {"base_model_name_or_path": "org/base", "r": 4}
     (form.parent / "run.json").write_text('{"recipe": {"model_name_or_path": "org/named"}}')
     push_directory(form, "me/tuned", private=True)
+    assert json.loads(hub["files"]["adapter_config.json"])["base_model_name_or_path"] == "org/named"
+
+
+def test_forms_anywhere_take_the_base_s_name_from_their_run(hub, form, tmp_path):
+    change_json(form / "adapter_config.json", base_model_name_or_path="/home/alice/base")
+    run = tmp_path / "elsewhere" / "run"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text('{"recipe": {"model_name_or_path": "org/named"}}')
+    rows = [{"name": "base"}, {"name": "adapter", "path": str(form)}, {"name": "x", "path": "gone", "error": "no"}]
+    lines = push_forms(run, rows, "me/tuned", private=True)
+    assert [line.split("/commit")[0] for line in lines] == [f"Uploaded to {hub['url']}/me/tuned"]
     assert json.loads(hub["files"]["adapter_config.json"])["base_model_name_or_path"] == "org/named"
 
 

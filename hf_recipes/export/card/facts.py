@@ -131,12 +131,18 @@ def _base_licence(run: dict[str, Any]) -> str | None:
     base = _dict(run.get("base_model"))
     name = str(base.get("name_or_path") or "")
     for file in (Path(name) / "README.md", _cached_card(name, base.get("revision"))):
-        if file is not None and file.is_file():
-            head = file.read_text(encoding="utf-8", errors="replace")[:20_000]
+        if file is not None and (head := _beginning(file)):
             block = head.split("\n---", 1)[0] if head.startswith("---") else ""
             if match := _LICENCE_LINE.search(block):
                 return match[1]
     return None
+
+
+def _beginning(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")[:20_000]
+    except (OSError, ValueError):  # not there, no file, or no name of one
+        return ""
 
 
 def _cached_card(name: str, revision: Any) -> Path | None:

@@ -147,7 +147,11 @@ def _share(facts: CardFacts) -> str:
     by = _dict(share.get("by"))
     if not isinstance(share.get("reached"), (int, float)):
         return ""
-    parts = [f"{value:.1%} of {plain(unit).replace(chr(92), '').replace('_', ' ')}" for unit, value in by.items()]
+    parts = [
+        f"{value:.1%} of {plain(unit).replace(chr(92), '').replace('_', ' ')}"
+        for unit, value in by.items()
+        if isinstance(value, (int, float))
+    ]
     return f"General text against forgetting: {', '.join(parts) or format(share['reached'], '.1%')}."
 
 

@@ -63,9 +63,12 @@ def prove_companions(output: Path, adapter: Path, base: Path, end_tokens: Sequen
 def lines(proof: Mapping[str, Any]) -> list[str]:
     """The proof in a line."""
     ends = ", ".join(map(str, proof["end_token_ids"])) or "none"
-    known = f"{proof['tokens']} tokens in {proof['rows']} rows" if proof["tokens"] and proof["rows"] else "tokens"
+    if not proof["files"]:
+        return [f"beside the weights: no tokenizer; end tokens {ends}"]
+    known = f", {proof['tokens']} tokens in {proof['rows']} rows" if proof["tokens"] and proof["rows"] else ""
     return [
-        f"companions: {len(proof['files'])} files of the tokenizer as trained to the byte, {known}, end tokens {ends}"
+        f"beside the weights: {len(proof['files'])} files of the tokenizer as trained, to the byte{known}; end tokens "
+        f"{ends}"
     ]
 
 

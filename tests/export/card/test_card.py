@@ -250,3 +250,15 @@ def test_templates_are_replaced_and_words_of_people_are_kept(run):
 def test_a_card_of_nothing_is_refused(run, tmp_path):
     with pytest.raises(UserError, match="nothing to write a card of"):
         write_model_card(run, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("run", "data"),
+    [
+        ({**RUN, "base_model": {"name_or_path": "x" * 5000}}, DATA),  # longer than file systems allow
+        (RUN, {**DATA, "general_share": {"reached": 0.15, "by": {"rows": None, "tokens": "many"}}}),
+    ],
+)
+def test_odd_values_deep_in_the_run_s_files_do_not_stop_the_card(tmp_path, run, data):
+    directory = make_run(tmp_path / "run", run=run, data=data)
+    assert "## Training data" in write_model_card(directory, directory).read_text()
