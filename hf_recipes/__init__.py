@@ -55,7 +55,12 @@ if TYPE_CHECKING:
     from hf_recipes.data.prepare import prepare_shard as prepare_shard
     from hf_recipes.data.reading.formats import detect_format as detect_format
     from hf_recipes.data.reading.formats import to_example as to_example
+    from hf_recipes.export.card.write import write_model_card as write_model_card
+    from hf_recipes.export.combination import Combination as Combination
     from hf_recipes.export.merge import merge_adapter as merge_adapter
+    from hf_recipes.export.parity_merge import compare_parity as compare_parity
+    from hf_recipes.export.push import push_directory as push_directory
+    from hf_recipes.export.serving.report import serving_report as serving_report
     from hf_recipes.models.build import build_adapter_model as build_adapter_model
     from hf_recipes.models.build import build_ia3_model as build_ia3_model
     from hf_recipes.models.build import build_lora_model as build_lora_model
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
     from hf_recipes.report.live import ReportCallback as ReportCallback
     from hf_recipes.report.page import write_report as write_report
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
+    from hf_recipes.training.export import export_run as export_run
     from hf_recipes.training.isolation import find_isolation as find_isolation
     from hf_recipes.training.run import train as train
     from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
@@ -84,6 +90,7 @@ _EXPORTS: dict[str, str] = {
     "CheckpointKeeper": "checkpoints.keeper",
     "CleanConfig": "data.clean.config",
     "Cleaner": "data.clean.cleaner",
+    "Combination": "export.combination",
     "EventLogCallback": "callbacks.event_log",
     "GenerationWatch": "callbacks.generations",
     "GradNormWatch": "callbacks.grad_norm",
@@ -112,11 +119,13 @@ _EXPORTS: dict[str, str] = {
     "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
+    "compare_parity": "export.parity_merge",
     "cut_evaluations": "checkpoints.preemption.guard",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
     "evaluate_run": "training.evaluate",
     "explained_out_of_memory": "callbacks.out_of_memory",
+    "export_run": "training.export",
     "feed_metrics": "callbacks.metrics_feed",
     "find_isolation": "training.isolation",
     "generate_with_prefix": "models.methods.prefix",
@@ -138,6 +147,8 @@ _EXPORTS: dict[str, str] = {
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
     "profile_recipe": "profiling.run",
+    "push_directory": "export.push",
+    "serving_report": "export.serving.report",
     "start_from_data": "models.methods.lora_start",
     "stream_data": "data.mixing.streaming",
     "strip_control_characters": "data.clean.control",
@@ -145,6 +156,7 @@ _EXPORTS: dict[str, str] = {
     "to_example": "data.reading.formats",
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verification.verify",
+    "write_model_card": "export.card.write",
     "write_report": "report.page",
 }
 

@@ -92,7 +92,7 @@ def _add_combining_arguments(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Merge, print the report and return 0; what goes wrong is raised."""
-    dtype = canonical_dtype_name(args.to, "--to")
+    dtype = canonical_dtype_name(args.to, "--to", "bf16, fp16 or fp32")
     if dtype not in SHORT_NAMES:
         raise UserError(f"--to: '{args.to}' names no dtype to merge to: write bf16, fp16 or fp32.")
     for flag in ("output", "base", "quantization", "max_shard_size"):
@@ -143,6 +143,10 @@ def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, d
         device=args.device,
         **(_samples(adapters) if args.proof == "logits" else {}),
     )
+    if len(adapters) == 1 and is_run(directory := Path(adapters[0]).absolute().parent):
+        from hf_recipes.export.card import write_model_card
+
+        write_model_card(directory, report.output, merge=report.to_dict())
     print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else "\n".join(report.lines()))
     return 0
 

@@ -18,7 +18,7 @@ _ALIASES = {
 SHORT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def canonical_dtype_name(name: str, key: str = "dtype") -> str:
+def canonical_dtype_name(name: str, key: str = "dtype", known: str = "bf16, fp16, fp32 or auto") -> str:
     """Map any common spelling (``bf16``, ``torch.bfloat16``, ``half`` …) to ``bfloat16|float16|float32|auto``.
 
     Raises:
@@ -26,6 +26,5 @@ def canonical_dtype_name(name: str, key: str = "dtype") -> str:
     """
     plain = str(name).lower().removeprefix("torch.")
     if plain not in _ALIASES:
-        known = "bf16, fp16, fp32 or auto"
         raise UserError(f"{key}: '{name}' is not a dtype{nearest(plain, _ALIASES)}: write {known}.")
     return _ALIASES[plain]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,23 @@ def token_id(directory: Path, key: str) -> int | None:
     """The id of a tokenizer's special token (``eos_token``, ``pad_token``), or None where its files do not say."""
     try:
         token = read_json(directory / "tokenizer_config.json").get(key)
-        added = read_json(directory / "tokenizer.json").get("added_tokens", [])
+        added = read_tokenizer(directory / "tokenizer.json").get("added_tokens", [])
         text = token.get("content") if isinstance(token, dict) else token
         found = next((entry["id"] for entry in added if entry.get("content") == text), None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return found if type(found) is int else None
+
+
+def read_tokenizer(file: Path) -> Any:
+    """The content of a tokenizer.json, of megabytes: parsed once, however often it is asked; not to be changed."""
+    status = file.stat()
+    return _parsed(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _parsed(file: Path, _changed_ns: int, _bytes: int) -> Any:
+    return read_json(file)
 
 
 def tell(notices: list[str]) -> None:

@@ -17,6 +17,7 @@ from hf_recipes.export.merge_order import MergeOrder, Proof, check_order, target
 from hf_recipes.export.merge_proving import prove
 from hf_recipes.export.merge_report import REPORT_NAME, MergeReport
 from hf_recipes.export.merge_writing import Written, full_disk_told, write_in_memory, write_streamed
+from hf_recipes.export.staging import synced_meanwhile
 
 if TYPE_CHECKING:
     from hf_recipes.export.bases.trained_quantization import TrainedQuantization
@@ -98,7 +99,8 @@ def _merge(order: MergeOrder, inputs: MergeInputs, started: float) -> MergeRepor
     write = write_streamed if inputs.adapter else write_in_memory
     with full_disk_told(order.output), write(order, inputs) as (staging, written):
         seconds = time.perf_counter() - started
-        prove(order, inputs, staging, written)
+        with synced_meanwhile(staging):
+            prove(order, inputs, staging, written)
         report = report_of(order, inputs, written, seconds)
         write_json(staging / REPORT_NAME, report.to_dict())
     return report

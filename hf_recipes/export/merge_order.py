@@ -41,7 +41,7 @@ class MergeOrder:
 
 
 def target_dtype(dtype: str) -> str:
-    name = canonical_dtype_name(dtype)
+    name = canonical_dtype_name(dtype, known="bf16, fp16 or fp32")
     if name not in SAFETENSORS:
         raise UserError(f"dtype: '{dtype}' names no dtype to merge to: write bf16, fp16 or fp32.")
     return name

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def staged(output: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+@contextmanager
+def synced_meanwhile(directory: Path) -> Iterator[None]:
+    """Sync the files of `directory` to disk while the block runs; its errors go before those of the disk."""
+    with ThreadPoolExecutor(1) as pool:
+        syncing = pool.submit(_sync, directory)
+        yield
+    syncing.result()
 
 
 def _beside(output: Path, ending: str) -> Path:

@@ -77,8 +77,6 @@ def write_tensors(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        for descriptor in targets:
-            os.fsync(descriptor)
     return [output.spec.name for output in plan.outputs if output.spec.name in changed]
 
 

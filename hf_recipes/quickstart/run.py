@@ -84,7 +84,10 @@ def _train(output_dir: Path, keys: list[str]) -> None:
     logger.info("[2/4] accelerate launch -m hf_recipes.sft %s", " ".join(arguments))
     code = launch("hf_recipes.sft", arguments, output_dir)
     if code == Preempted.exit_code:
-        raise Preempted(f"the training was asked to stop, see {output_dir / 'status.json'}: start the quickstart anew.")
+        raise Preempted(
+            f"the training was asked to stop, see {output_dir / 'status.json'}: `hf-recipes sft --config {RECIPE} "
+            f"--output_dir {output_dir} --resume_from_checkpoint last` finishes it, or start the quickstart anew."
+        )
     if code != 0:
         raise CheckFailed(f"the training did not finish (code {code}): see {output_dir / 'status.json'}")
 

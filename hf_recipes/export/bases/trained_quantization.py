@@ -62,7 +62,7 @@ def parse_quantization(text: str) -> TrainedQuantization:
     kinds = [word for word in words if word in KINDS]
     double = "double" in words
     rest = [word for word in words if word not in KINDS and word != "double"]
-    dtypes = [canonical_dtype_name(word, FLAG) for word in rest]
+    dtypes = [canonical_dtype_name(word, FLAG, "bf16, fp16 or fp32") for word in rest]
     if len(kinds) != 1 or len(dtypes) != 1 or dtypes[0] not in SHORT_NAMES:
         raise UserError(f"{FLAG}: '{text}' does not say how the base was quantised: write {_FORM}.")
     if double and kinds[0] == "int8":
@@ -103,12 +103,10 @@ def need_quantization(run: Mapping[str, Any], given: str | TrainedQuantization |
     method = (run.get("recipe") or {}).get("method")
     if method is not None and method != "qlora":
         raise UserError(
-            f"--base-values dequantized: the run trained with method: {method}, on the base as it is, so there is "
-            "nothing to dequantise: leave it out."
+            f"The run trained with method: {method}, on the base as it is: there are no other base values to merge into "
+            "or to compare with (--base-values dequantized, --parity)."
         )
-    raise UserError(
-        f"--base-values dequantized: nothing beside the adapter says how its base was quantised: give {_FORM}."
-    )
+    raise UserError(f"Nothing beside the adapter says how training quantised its base: give {_FORM}.")
 
 
 def _refuse_stored(run: Mapping[str, Any]) -> None:

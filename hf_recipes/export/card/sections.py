@@ -117,7 +117,7 @@ def intended_use(facts: CardFacts) -> str:
     return (
         "## Intended use\n"
         "*For the author to fill in: what it is meant for, who checks its answers, what it must not be used for.*\n\n"
-        "It was trained and measured on the data below and on nothing else; elsewhere, expect the base model's "
+        "It was trained on the data below and on nothing else; elsewhere, expect the base model's "
         f"behaviour, limits and biases. The {licence} and those of the data apply."
     )
 
@@ -161,7 +161,7 @@ def _dropped(facts: CardFacts) -> str:
         for source in facts.sources
         for reason, entry in _dict(source.get("dropped")).items()
     ]
-    return f"Left out: {'; '.join(reasons)}." if reasons else "No row was left out."
+    return f"Left out: {'; '.join(reasons)}." if reasons else "No row was dropped."
 
 
 def _leakage(facts: CardFacts) -> str:
@@ -179,6 +179,7 @@ def training(facts: CardFacts) -> str:
         return ""
     pairs = {
         "base revision": _revision(facts),
+        "base weights": _source(facts),
         "method": _METHODS.get(facts.method, facts.method),
         "trained parameters": _trained(run.get("trainable_parameters"), run.get("total_parameters")),
         "learning rate": recipe.get("learning_rate"),
@@ -206,6 +207,12 @@ def _trained(trainable: Any, total: Any) -> str | None:
     if not (isinstance(trainable, int) and isinstance(total, int) and total > 0):
         return None
     return f"{trainable:,} of {total:,} ({trainable / total:.2%})"
+
+
+def _source(facts: CardFacts) -> str | None:
+    """Where the base's weights came from, if not from the Hub: a file of 4 bits makes another base of the same name."""
+    source = _dict(facts.run.get("base_model")).get("source")
+    return str(source) if source and source != "Hugging Face Hub" else None
 
 
 def _revision(facts: CardFacts) -> Any:

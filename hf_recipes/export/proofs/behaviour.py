@@ -59,7 +59,7 @@ def compare(order: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(order["merged"])
     facts = _facts(order["merged"])
     prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
-    texts = Texts(prompts, order["rows"], order["labels"])
+    texts = Texts(prompts, order["rows"], order.get("labels", []))
     live, base = _run_live(order, order["live"], facts, texts)
     trained = _run_live(order, order["as_trained"], facts, texts)[0] if order["as_trained"] else None
     model, keys = load_plain(order["merged"], facts)
@@ -90,7 +90,7 @@ def compare_merged(order: Mapping[str, Any]) -> dict[str, Any]:
     first = next(iter(directories.values()))
     tokenizer, facts = AutoTokenizer.from_pretrained(first), _facts(first)
     prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
-    texts = Texts(prompts, order["rows"], order["labels"])
+    texts = Texts(prompts, order["rows"], order.get("labels", []))
     trained, base = _run_live(order, order["live"], facts, texts)
     sides = {"base": base, "adapter": trained}
     results = {"base": distance(trained, base).to_dict()}

@@ -9,7 +9,7 @@ from typing import Any
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.files import read_json
 from hf_recipes.export.bases.read import config_parts
-from hf_recipes.export.companions import TOKENIZER_FILES, token_id, token_ids, tokenizer_source
+from hf_recipes.export.companions import TOKENIZER_FILES, read_tokenizer, token_id, token_ids, tokenizer_source
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
 
@@ -110,7 +110,7 @@ def _other_special(special: Mapping[str, int], config: Mapping[str, Any], genera
 def _tokens(file: Path) -> int | None:
     """The highest token id plus one, or None when the file cannot say."""
     try:
-        content = read_json(file)
+        content = read_tokenizer(file)
         vocabulary = content["model"]["vocab"]
         ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
         return max([*ids, *(entry["id"] for entry in content.get("added_tokens", []))]) + 1

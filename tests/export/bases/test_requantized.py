@@ -126,7 +126,7 @@ def test_original_values_need_no_record(original):
 @pytest.mark.parametrize(
     ("values", "run", "quantization", "match"),
     [
-        ("dequantized", {}, None, "nothing beside the adapter says .*--quantization nf4,double,bf16"),
+        ("dequantized", {}, None, "Nothing beside the adapter says .*--quantization nf4,double,bf16"),
         ("dequantized", {"recipe": {"method": "lora"}}, None, "method: lora, on the base as it is"),
         ("dequantized", {}, "nf4,double", "'nf4,double' does not say"),
         ("dequantized", {}, "nf4,fp4,bf16", "does not say"),

@@ -253,4 +253,4 @@ def test_the_proof_runs_in_a_process_of_its_own(chat_base, lora, good):
     json.dumps(result, allow_nan=False)
     told = "\n".join(lines(result))
     assert "rounding to bfloat16 costs KL" in told and "of 4 greedy answers the same" in told
-    assert "loss on 1 samples" in told and result["notices"] == []
+    assert "loss on what was learned of 1 samples" in told and result["notices"] == []
