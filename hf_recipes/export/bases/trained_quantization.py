@@ -103,8 +103,8 @@ def need_quantization(run: Mapping[str, Any], given: str | TrainedQuantization |
     method = (run.get("recipe") or {}).get("method")
     if method is not None and method != "qlora":
         raise UserError(
-            f"The run trained with method: {method}, on the base as it is: there are no other base values to merge into "
-            "or to compare with (--base-values dequantized, --parity)."
+            f"The run trained with method: {method}, on the base as it is: there are no other base values to merge "
+            "into or to compare with (--base-values dequantized, --parity)."
         )
     raise UserError(f"Nothing beside the adapter says how training quantised its base: give {_FORM}.")
 
