@@ -68,8 +68,7 @@ def write_in_memory(order: MergeOrder, inputs: MergeInputs) -> Iterator[tuple[Pa
     notices = [
         f"Only PEFT can merge this adapter ({inputs.method}): the whole model is taken into memory, in fp32, not one "
         "tensor after the other."
-    ]
-    tell(notices)
+    ]  # told, with the memory it takes, by the merge itself
     with staged(order.output) as staging:
         facts = merge_in_memory(
             inputs.places[0],

@@ -100,11 +100,11 @@ def test_one_rounding_to_bf16_the_bases_config_and_what_is_told(base, tmp_path, 
     adapter = save(tmp_path / "adapter", base, "VERA")
     with caplog.at_level(logging.INFO, "hf_recipes"):
         facts = merge(adapter, base, tmp_path / "out", "bfloat16")
+    told = [record.getMessage() for record in caplog.records if record.name == "hf_recipes"]
     merge(adapter, base, tmp_path / "exact")
     rounded, exact = tensors_of(tmp_path / "out"), tensors_of(tmp_path / "exact")
     assert all(torch.equal(rounded[name], exact[name].bfloat16()) for name in exact)
     assert facts.bytes == sum(tensor.nbytes for tensor in rounded.values())
-    told = [record.getMessage() for record in caplog.records if record.name == "hf_recipes"]
     assert sum("VERA has no algebra tensor by tensor here" in line for line in told) == 1
 
 

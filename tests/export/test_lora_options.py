@@ -91,7 +91,7 @@ def cases(draw):
     return make, draw(st.sampled_from(DTYPES)), draw(options(*MODELS[make]))
 
 
-@settings(max_examples=16, **RELAXED)
+@settings(max_examples=6, **RELAXED)
 @given(cases())
 def test_any_mixture_of_options_is_merged_to_pefts_bits(case):
     make, dtype, lora = case
@@ -111,7 +111,7 @@ def test_any_mixture_of_options_is_merged_to_pefts_bits(case):
 TIED = ["embed_tokens", "lm_head", "q_proj"]
 
 
-@settings(max_examples=8, **RELAXED)
+@settings(max_examples=6, **RELAXED)
 @given(options(TIED, ["embed_tokens", "lm_head"]), st.booleans())
 def test_over_tied_weights_any_mixture_computes_what_the_live_adapter_does(lora, together):
     base = base_of(make_tied, FP32)

@@ -8,8 +8,9 @@ from export_helpers import change_tensors, peft_merge, save_adapter, save_base, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.export import proofs, rows, stream, tasks
+from hf_recipes.export import rows, stream, tasks
 from hf_recipes.export.merge import merge_adapter
+from hf_recipes.export.proofs import tensors as proving
 from hf_recipes.export.rows import row_blocks
 
 
@@ -42,9 +43,9 @@ def test_small_blocks_and_threads_change_no_bit(lora, threads, tmp_path, monkeyp
         merge_adapter(adapter, output=tmp_path / "whole", dtype="bf16", threads=1)
         golden = tensors_of(tmp_path / "whole")
     monkeypatch.setattr(rows, "BLOCK_ELEMENTS", 600)
-    for function in (stream.row_blocks, proofs.tensors.row_blocks, tasks.row_blocks):
+    for function in (stream.row_blocks, proving.row_blocks, tasks.row_blocks):
         monkeypatch.setattr(function, "__defaults__", (600,))
-    for module in (tasks, proofs.tensors):
+    for module in (tasks, proving):
         monkeypatch.setattr(module, "_TASK_ELEMENTS", 1500)
     report = merge_adapter(adapter, output=tmp_path / "out", dtype="bf16", threads=threads)
     written = tensors_of(tmp_path / "out")
