@@ -16,6 +16,14 @@ def container_memory() -> list[tuple[int, int | None]]:
     return [(limit, used) for limit, used in pairs if limit is not None]
 
 
+def free_memory_bytes() -> int:
+    """Memory that this process may still take: what the machine has available, or its container leaves."""
+    import psutil
+
+    left = [max(0, limit - used) for limit, used in container_memory() if used is not None]
+    return min([psutil.virtual_memory().available, *left])
+
+
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text(encoding="utf-8"))

@@ -14,12 +14,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from hf_recipes.core.bit_sums import bit_sums
-from hf_recipes.core.container_memory import container_memory
+from hf_recipes.core.container_memory import free_memory_bytes
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import TensorEntry, iter_entries, read_header
@@ -125,13 +124,6 @@ def needed_bytes(base: BaseModel, adapter: Path) -> int:
     return sum(sizes) + 3 * max(sizes) + 2 * sum(entry.nbytes for entry in iter_entries(adapter))
 
 
-def free_bytes() -> int:
-    """Memory that this process may still take."""
-    free = psutil.virtual_memory().available
-    limits = [max(0, limit - used) for limit, used in container_memory() if used is not None]
-    return min([free, *limits])
-
-
 def _check_memory(base: BaseModel, adapter: Path, method: str) -> int:
     """Tell that the whole model is in memory and why; raise `UserError` when it cannot be."""
     packed = [tensor.name for tensor in base.tensors.values() if not isinstance(tensor, TensorEntry)]
@@ -140,7 +132,7 @@ def _check_memory(base: BaseModel, adapter: Path, method: str) -> int:
             f"'{adapter}' ({method}) is merged by peft in memory, for which the base '{base.directory}' must not be "
             "quantised: give the 16-bit model it was made from with --base."
         )
-    needed, free = needed_bytes(base, adapter), free_bytes()
+    needed, free = needed_bytes(base, adapter), free_memory_bytes()
     if needed > free:
         raise UserError(
             f"'{adapter}' ({method}) is merged by peft with the whole model in memory in fp32, which takes "

@@ -24,6 +24,7 @@ from hf_recipes.export.forms.sources import Sources, temporary_place
 from hf_recipes.export.forms.space import check_room, count_parameters, directory_bytes, needed_bytes
 from hf_recipes.export.forms.write import Order, WrittenForm, write_forms
 from hf_recipes.export.staging import check_output
+from hf_recipes.training.environment import usable_cores
 
 SCHEMA = 1
 EXPORT_JSON = "export.json"
@@ -253,7 +254,7 @@ def _write(directory: RunDirectory, rows: list[dict[str, Any]], options: ExportO
         except (ValueError, KeyError, TypeError):
             logger.warning("%s could not be read and is written anew.", file)
     kept = [row for row in earlier if row["name"] not in names and row.get("path") and Path(row["path"]).is_dir()]
-    settings = {"samples": options.samples, "measured": options.measure, "cores": os.cpu_count()}
+    settings = {"samples": options.samples, "measured": options.measure, "cores": usable_cores()}
     document = {"schema": SCHEMA, "rows": [*rows, *kept], "settings": settings, "versions": stack_versions()}
     directory.write(file, json_safe(document))
     return {**document, "rows": rows}

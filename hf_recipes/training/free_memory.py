@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-import psutil
 import torch
 from torch import nn
 
-from hf_recipes.core.container_memory import container_memory
+from hf_recipes.core.container_memory import free_memory_bytes
 
 # Left free: fragmentation, kernels' workspaces, the loss, evaluation.
 MARGIN = 0.15
@@ -23,11 +22,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type != "cpu":
         free, _ = torch.accelerator.get_memory_info(device)
         return free + torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
-    free = psutil.virtual_memory().available
-    for limit, used in container_memory():
-        if used is not None:
-            free = min(free, max(0, limit - used))
-    return free // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return free_memory_bytes() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def training_state_bytes(model: nn.Module, optimizer: str, ranks: int) -> float:

@@ -169,7 +169,7 @@ def test_too_little_memory_is_told_before_loading(base, tmp_path, monkeypatch):
     sizes = [4 * tensor.numel() for tensor in tensors_of(base).values()]
     of_adapter = 2 * (adapter / "adapter_model.safetensors").stat().st_size
     assert sum(sizes) < needed <= sum(sizes) + 3 * max(sizes) + of_adapter
-    monkeypatch.setattr(in_memory, "free_bytes", lambda: needed - 1)
+    monkeypatch.setattr(in_memory, "free_memory_bytes", lambda: needed - 1)
     refused(adapter, base, tmp_path, "whole model in memory in fp32, which takes .* merge it on a machine with more")
 
 

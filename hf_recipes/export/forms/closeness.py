@@ -7,16 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.generation import end_token_ids, pad_token_id, render_prompt
+from hf_recipes.core.generation import end_token_ids, pad_token_id
 from hf_recipes.export.forms.names import Form
+from hf_recipes.export.proofs.answers import NEW_TOKENS, fixed_prompts, render
 
-PROMPTS = (
-    "What is the capital of France?",
-    "Write a short e-mail that moves our meeting from Monday to Tuesday.",
-    'Give me {"a": 1, "b": [2, 3]} as YAML.',
-    "Explain in two sentences why the sky is blue.",
-)
-NEW_TOKENS = 24
 # Mean KL in nats above which a form is not the model: 16 bits and 8 bits cost 1e-6 to 1e-2, 4 bits of a small model up
 # to 0.2, 2 bits more; weights in wrong places (a permutation left out) cost 3 and more.
 MAX_KL = {"exact": 0.1, "4bit": 1.0, "lower": 2.0}
@@ -41,9 +35,7 @@ class Closeness:
 
 def probe_rows(tokenizer: Any) -> list[list[int]]:
     """The fixed prompts as token ids; by the chat template where there is one."""
-    if tokenizer.chat_template:
-        return [render_prompt(tokenizer, [{"role": "user", "content": prompt}]) for prompt in PROMPTS]
-    return [list(tokenizer(prompt)["input_ids"]) for prompt in PROMPTS]
+    return [render(tokenizer, messages) for messages in fixed_prompts()]
 
 
 def write_reference(file: Path, model: Any, tokenizer: Any) -> None:
