@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
@@ -14,19 +16,24 @@ def meta_model(base: BaseModel) -> Any:
     Raises:
         UserError: the class cannot be built from the config alone (remote code).
     """
-    import torch
-    import transformers
-
     try:
-        config = transformers.AutoConfig.from_pretrained(base.directory)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        names = base.config.get("architectures") or [""]
-        model_class = getattr(transformers, names[0], None)
-        with torch.device("meta"):
-            return model_class(config) if model_class else transformers.AutoModelForCausalLM.from_config(config)
+        return build_on_meta(base.directory, base.config)
     except (ValueError, KeyError, OSError) as error:
         raise UserError(
             f"How transformers names the parameters of '{base.directory}' cannot be told "
             f"({str(error).splitlines()[0]}): an adapter on them can only be merged for a model class that it has."
         ) from None
+
+
+def build_on_meta(directory: Path, config: Mapping[str, Any]) -> Any:
+    """The model of `directory` on the meta device, of the class that `config` (its config.json) names; what
+    transformers raises where it has no such class is left to the caller to put into words."""
+    import torch
+    import transformers
+
+    loaded = transformers.AutoConfig.from_pretrained(directory)
+    if hasattr(loaded, "quantization_config"):
+        del loaded.quantization_config
+    model_class = getattr(transformers, (config.get("architectures") or [""])[0], None)
+    with torch.device("meta"):
+        return model_class(loaded) if model_class else transformers.AutoModelForCausalLM.from_config(loaded)

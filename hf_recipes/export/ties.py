@@ -12,6 +12,7 @@ import torch
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import TensorEntry
 from hf_recipes.export.adapter import Edit, LoraPair
+from hf_recipes.export.meta_model import build_on_meta
 
 
 def tied_parameters(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -24,16 +25,8 @@ def tied_parameters(directory: Path, config: Mapping[str, Any]) -> dict[str, str
     Raises:
         UserError: the class cannot be built from the config alone (remote code).
     """
-    import transformers
-
     try:
-        loaded = transformers.AutoConfig.from_pretrained(directory)
-        if hasattr(loaded, "quantization_config"):
-            del loaded.quantization_config
-        names = config.get("architectures") or [""]
-        model_class = getattr(transformers, names[0], None)
-        with torch.device("meta"):
-            model = model_class(loaded) if model_class else transformers.AutoModelForCausalLM.from_config(loaded)
+        model = build_on_meta(directory, config)
     except (ValueError, KeyError, OSError) as error:
         raise UserError(
             f"Which weights of '{directory}' are tied cannot be told ({str(error).splitlines()[0]}): an adapter on its "
