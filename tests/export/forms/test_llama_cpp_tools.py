@@ -50,6 +50,13 @@ def test_what_is_missing_says_how_to_have_it():
     LlamaCpp(("c",), None).need("q8_0", quantized=False)
 
 
+def test_what_the_converter_imports_is_looked_for_before_a_merge_is_made(monkeypatch):
+    monkeypatch.setattr("hf_recipes.export.forms.llama_cpp._CONVERTER_IMPORTS", ("json", "nowhere_to_be_found"))
+    with pytest.raises(UserError, match="pip install nowhere_to_be_found"):
+        LlamaCpp((sys.executable, "convert_hf_to_gguf.py"), None).need("q8_0", quantized=False)
+    LlamaCpp(("/opt/tools/convert-hf-to-gguf",), None).need("q8_0", quantized=False)
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
