@@ -1,0 +1,1 @@
+"""Before anything is loaded: will it fit, how long does it take, what does it cost, which parallelism."""

@@ -1,0 +1,1 @@
+"""Which parallelism: the cheapest that fits, and why not the others."""

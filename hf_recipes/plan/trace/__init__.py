@@ -1,0 +1,1 @@
+"""One training step on fake tensors, with every allocation followed: the second way to a memory figure."""
