@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_recipes.recipe.key_table import KeySpec, load_key_table
 from hf_recipes.recipe.validate import REFUSED_KEYS
+
+if TYPE_CHECKING:
+    from hf_recipes.recipe.resolve import Recipe
 
 # (datasets, bad_rows) → raises UserError: a quick look at the data before ranks are started.
 CheckData = Callable[[list[dict[str, Any]], str], None]
@@ -57,8 +60,10 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.core.run_directory import list_checkpoints
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
+    from hf_recipes.training.on_finish import run_on_finish
     from hf_recipes.training.output import choose_output
     from hf_recipes.training.preemption_keys import check_preemption_keys
+    from hf_recipes.training.strategy_file import strategy_file
 
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
@@ -69,7 +74,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     output = choose_output(recipe)
     if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
         raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
-    ranks = recipe.get("num_processes", 1) if options.num_processes is None else options.num_processes
+    ranks = _ranks(options, recipe)
     if ranks < 1:
         raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
     check_preemption_keys(recipe)
@@ -78,9 +83,20 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks)]
     grace = float(recipe.get("preemption_grace_seconds", 25.0))
-    return launch(
-        module, fixed, Path(output), num_processes=ranks, config_file=options.config_file, grace_seconds=grace
-    )
+    config_file = options.config_file or strategy_file(recipe.get("strategy", "auto"), ranks, Path(output))
+    code = launch(module, fixed, Path(output), num_processes=ranks, config_file=config_file, grace_seconds=grace)
+    run_on_finish(recipe.get("on_finish"), Path(output), code)
+    return code
+
+
+def _ranks(options: argparse.Namespace, recipe: Recipe) -> int:
+    """Of the command line, the recipe, accelerate's config file; else one."""
+    given = options.num_processes if options.num_processes is not None else recipe.get("num_processes")
+    if given is None and options.config_file:
+        from hf_recipes.training.strategy_file import configured_processes
+
+        given = configured_processes(options.config_file)
+    return 1 if given is None else int(given)
 
 
 def _without(keys: list[str], name: str) -> list[str]:

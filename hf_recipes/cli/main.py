@@ -17,6 +17,7 @@ VERBS: dict[str, str] = {
     "quickstart": "train, verify, evaluate and merge a small real model, end to end, on any machine",
     "ls": "list the shipped recipes",
     "cp": "copy a shipped recipe to edit it",
+    "plan": "will it fit, on which devices, how long, at what cost, with which parallelism",
     "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
     "prepare": "clean, tokenise, split and mix a recipe's data ahead of the run",
     "profile": "measure where a recipe's steps spend time and memory, and say what to change",

@@ -9,11 +9,11 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.cli.flags import refuse_misspelt_flags
+from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import Recipe
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Profile the recipe and print what was found."""
-    _refuse_misspelt_flags(options.recipe_keys)
+    refuse_misspelt_flags("profile", FLAGS, options.recipe_keys)
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
     steps = _step_count(options.steps)
@@ -84,19 +84,6 @@ def _step_count(text: str) -> int:
     if count < 1:
         raise UserError(f"--steps: '{text}' is not a number of steps: give a whole number of 1 or more.")
     return count
-
-
-def _refuse_misspelt_flags(arguments: list[str]) -> None:
-    """A flag that is no recipe key and looks most like one of this verb's own is told so, not likened to a key."""
-    from hf_recipes.recipe.key_table import load_key_table
-
-    keys = load_key_table()
-    for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0].partition(".")[0]
-        if not argument.startswith("--") or name in keys:
-            continue
-        if set(get_close_matches(name, [*keys, *FLAGS], n=1)) & set(FLAGS):
-            raise UserError(f"--{name} is no option of `hf-recipes profile`{nearest(name, FLAGS)}.")
 
 
 def _out_of_classification(recipe: Recipe) -> str:

@@ -94,16 +94,12 @@ def _compare(runs: Sequence[RunDirectory], output: Path) -> dict[str, str]:
 
 
 def _print_text(runs: Sequence[RunDirectory], as_json: bool) -> int:
+    from hf_recipes.core.printable import print_drawn
     from hf_recipes.report.terminal import BLOCKS, PLAIN_BLOCKS, render_text
 
     if as_json:
         raise UserError("report: --text is for people and --json for machines: give one of them.")
-    try:
-        BLOCKS.encode(sys.stdout.encoding or "ascii")
-        print(render_text(_read(runs)))
-    except UnicodeEncodeError:
-        shown = render_text(_read(runs), blocks=PLAIN_BLOCKS)
-        print(shown.encode(sys.stdout.encoding or "ascii", "replace").decode(sys.stdout.encoding or "ascii"))
+    print_drawn(lambda plain: render_text(_read(runs), blocks=PLAIN_BLOCKS if plain else BLOCKS), BLOCKS)
     return 0
 
 

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Dense TFLOP/s (no sparsity, fp32 accumulation), from NVIDIA's data sheets and architecture papers as of November 2026.
-# Name in the device's name → (bf16 and fp16, TF32, fp32); the first that matches as a word, so variants stand first.
-# Turing and Volta have tensor cores for fp16 alone.
-_DENSE_TFLOPS: tuple[tuple[str, tuple[float, float, float]], ...] = (
-    ("H200 NVL", (835, 418, 60)),
-    ("H200", (989, 495, 67)),
-    ("H100 NVL", (835, 418, 60)),
-    ("H100 PCIe", (756, 378, 51)),
-    ("H100", (989, 495, 67)),
-    ("A100", (312, 156, 19.5)),
-    ("L40S", (362, 183, 91.6)),
-    ("A10", (125, 62.5, 31.2)),
-    ("L4", (121, 60, 30.3)),
-    ("T4", (65, 8.1, 8.1)),
-    ("V100", (125, 15.7, 15.7)),
-    ("RTX 3090", (71, 35.6, 35.6)),
-    ("RTX 4090", (165, 82.6, 82.6)),
-    ("RTX 5090", (209.5, 104.8, 104.8)),
-)
-_FP16_ONLY = ("T4", "V100")
+from hf_recipes.core.accelerators import accelerator_of_device
+
 _SMALLEST, _LARGEST = 256, 8192
 _LONGEST_SECONDS, _TRIES = 0.05, 8
 
@@ -41,23 +22,23 @@ class Peak:
 
 
 def published_peak(device_name: str, dtype: str, *, tf32: bool = False) -> Peak | None:
-    """The dense peak of a GPU by its name, or None for one (or a dtype) that is not in the table.
+    """The dense peak of a GPU by its name, or None for one (or a dtype) that is not in the
+    catalogue.
 
     Args:
         device_name: As the driver tells it.
         dtype: ``bfloat16``, ``float16`` or ``float32``.
         tf32: Whether float32 products run in TF32.
     """
-    for name, (half, tensor, single) in _DENSE_TFLOPS:
-        if not re.search(rf"\b{re.escape(name)}\b", device_name, re.IGNORECASE):
-            continue
-        known = {"float16": half, "float32": tensor if tf32 else single}
-        if name not in _FP16_ONLY:
-            known["bfloat16"] = half
-        if dtype not in known:
-            return None
-        return Peak(known[dtype] * 1e12, dtype, f"published dense peak of {name}, November 2026")
-    return None
+    accelerator = accelerator_of_device(device_name)
+    if accelerator is None:
+        return None
+    flops = accelerator.flops.get(dtype)
+    if dtype == "float32" and tf32:
+        flops = accelerator.flops.get("tf32", flops)
+    if flops is None:
+        return None
+    return Peak(flops, dtype, f"published dense peak of {accelerator.name} ({accelerator.date})")
 
 
 def measured_peak(product: Callable[[int], float], dtype: str, where: str) -> Peak:
@@ -93,10 +74,11 @@ def find_peak(device: str, dtype: str) -> Peak:
         if known := published_peak(name, dtype, tf32=torch.backends.cuda.matmul.allow_tf32):
             return known
     where = f"{torch.get_num_threads()} threads" if device == "cpu" else torch.cuda.get_device_name()
-    return measured_peak(lambda size: _time_product(size, device, dtype), dtype, where)
+    return measured_peak(lambda size: time_product(size, device, dtype), dtype, where)
 
 
-def _time_product(size: int, device: str, dtype: str) -> float:
+def time_product(size: int, device: str, dtype: str) -> float:
+    """Seconds that one product of two square matrices took. Imports torch."""
     import torch
 
     left, right = (torch.ones(size, size, device=device, dtype=getattr(torch, dtype)) for _ in range(2))

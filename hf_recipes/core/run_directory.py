@@ -30,6 +30,11 @@ class RunDirectory:
         return self.path / "data.json"
 
     @property
+    def plan_json(self) -> Path:
+        """What was planned, for planned against measured."""
+        return self.path / "plan.json"
+
+    @property
     def status_json(self) -> Path:
         """How the run ended: ``code``, ``sentence``, ``last_step``."""
         return self.path / "status.json"

@@ -23,7 +23,9 @@ _LOGIT_TRANSFORMS = (
 _LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 # What PEFT calls the parameters it adds; `prompt_encoder` holds prefixes.
 _ADAPTER = re.compile(r"(^|\.)(lora_|ia3_|bottleneck_|vera_|hada_|lokr_|oft_|boft_|prompt_encoder|trainable_tokens)")
-_WRAPPING = re.compile(r"(^base_model\.model\.)|(\.base_layer(?=\.))|(\.original_module(?=\.))|(\.modules_to_save\.\w+)")
+_WRAPPING = re.compile(
+    r"(^base_model\.model\.)|(\.base_layer(?=\.))|(\.original_module(?=\.))|(\.modules_to_save\.\w+)"
+)
 
 
 def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Geometry:
@@ -77,7 +79,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"'{path}' cannot be read ({error.strerror}): give a model's directory or config.json.") from None
+        raise UserError(
+            f"'{path}' cannot be read ({error.strerror}): give a model's directory or config.json."
+        ) from None
     except ValueError:
         raise UserError(f"'{path}' is not JSON: give a model's directory or its config.json.") from None
     if not isinstance(found, dict):
@@ -130,8 +134,14 @@ def _tensors(model: Any, quantisable: frozenset[str]) -> Iterator[TensorShape]:
             part=_part(name, owner, is_head=owner is head, embedding=isinstance(owner, nn.Embedding)),
             layer=int(layer[1]) if layer else None,
             trained=parameter.requires_grad,
-            linear=leaf == "weight" and plain_name(owner_name + ".").rstrip(".") in quantisable and not _is_adapter(name),
+            linear=leaf == "weight"
+            and plain_name(owner_name + ".").rstrip(".") in quantisable
+            and not _is_adapter(name),
         )
+
+
+def _module_name(name: str) -> str:
+    return plain_name(name + ".").rstrip(".")
 
 
 def _is_adapter(name: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Checkpointing = Literal["off", "every_4", "every_3", "every_2", "selective", "all", "host"]
-Loss = Literal["chunked", "trl_chunked", "full", "fused"]
+Loss = Literal["chunked", "trl_chunked", "full", "full_16bit", "split_16bit", "fused"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
@@ -35,8 +35,10 @@ class TrainingSettings:
         packed: several samples in a row, kept apart.
         checkpointing: which layers are computed again.
         loss: how head and cross-entropy are computed: ``chunked`` (this package), ``trl_chunked`` (TRL's default),
-            ``full`` logits (transformers), ``fused`` kernels (liger, cut-cross-entropy).
-        compiled: torch.compile.
+            ``full`` logits upcast to fp32 (transformers), ``full_16bit`` without the upcast (litgpt), ``split_16bit``
+            with an upcast piece by piece (torchtune), ``fused`` kernels (liger, cut-cross-entropy).
+        compiled: torch.compile, which computes pointwise operations again in place of keeping their results.
+        quantized_keeps_input: each product with a 4-bit weight keeps its input, as in bitsandbytes before 0.44.
         lora_dropout: above 0 a mask is kept for every adapted layer.
         generates: evaluation generates text in the same process: (rows, tokens) of its cache, or None.
     """
@@ -60,5 +62,6 @@ class TrainingSettings:
     checkpointing: Checkpointing = "off"
     loss: Loss = "chunked"
     compiled: bool = False
+    quantized_keeps_input: bool = False
     lora_dropout: float = 0.0
     generates: tuple[int, int] | None = None

@@ -7,6 +7,21 @@ from typing import Any, Literal
 
 Method = Literal["full", "partial", "lora", "dora", "qlora", "adapter", "prefix", "ia3"]
 LoraMethods = ("lora", "dora", "qlora")
+# Those that `plan.strategy.names` has layouts for; a test holds the two together.
+Strategy = Literal[
+    "auto",
+    "single",
+    "ddp",
+    "zero1",
+    "zero2",
+    "fsdp",
+    "hsdp",
+    "zero3",
+    "zero2_offload",
+    "zero3_offload",
+    "fsdp_offload",
+    "zero3_offload_all",
+]
 
 # Keys that act with some methods only; given with another one, they are told to have no effect.
 KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
@@ -43,7 +58,7 @@ KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
 }
 
 # Kinds of value a key may have besides its annotation's: `HfArgumentParser` knows no unions of three.
-MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list")}
+MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list"), "on_finish": ("bool",)}
 
 
 @dataclass
@@ -217,6 +232,27 @@ class RecipeArguments:
     preemption_grace_seconds: float = field(
         default=25.0,
         metadata={"help": "Seconds after SIGTERM within which the run ends, saved or not (schedulers kill after 30)."},
+    )
+    on_finish: str | None = field(
+        default=None,
+        metadata={
+            "help": "A shell command that `hf-recipes sft` runs once when the run has succeeded (exit code 0), such as "
+            "`sudo poweroff`; RUN_DIR is in its environment, and the run's exit code stays (off, empty: none)."
+        },
+    )
+    strategy: Strategy = field(
+        default="auto",
+        metadata={
+            "help": "How several ranks share the work (`hf-recipes plan` chooses one); auto: as the launcher is "
+            "configured, else ddp."
+        },
+    )
+    plan_check: Literal["on", "off"] = field(
+        default="on",
+        metadata={
+            "help": "Estimate the memory of a step before anything is loaded, and stop where it cannot fit (off: try "
+            "anyway)."
+        },
     )
     num_processes: int | None = field(
         default=None, metadata={"help": "Number of ranks that must be there; a different world size stops the run."}

@@ -76,7 +76,19 @@ def load_recipe(config: str, arguments: Sequence[str] = ()) -> Recipe:
     return _resolve(path, apply_overrides(values, overrides), _place_finder(path, lines, overrides))
 
 
-def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) -> Recipe:
+def recipe_of_keys(arguments: Sequence[str], name: str) -> Recipe:
+    """A recipe of command-line keys alone, for what needs no data.
+
+    Raises:
+        UserError: a key is wrong, or no model is named.
+    """
+    overrides = parse_overrides(arguments)
+    values = apply_overrides({}, overrides)
+    values.setdefault("datasets", [])
+    return _resolve(Path(name), values, lambda key: f"--{key}", needs_data=False)
+
+
+def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *, needs_data: bool = True) -> Recipe:
     checked = check_keys(values, load_key_table(), where)
     for old, new in _RENAMED_KEYS.items():
         if old in checked and checked.setdefault(new, checked[old]) != checked.pop(old):
@@ -86,7 +98,7 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str]) ->
         merged["lora_dropout"] = 0.0  # PEFT puts LoRA on parameters without dropout only
     if "lr_scheduler_type" in checked and "lr_scheduler_kwargs" not in checked:
         merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only
-    _require(merged, path)
+    _require(merged, path, needs_data=needs_data)
     _check_ranges(merged, where)
     merged["datasets"] = [_located_source(source, path) for source in merged["datasets"]]
     if evaluation := merged.get("evaluation"):
@@ -116,10 +128,10 @@ def _place_finder(path: Path, lines: dict[str, int], overrides: dict[str, Any]) 
     return where
 
 
-def _require(values: dict[str, Any], path: Path) -> None:
+def _require(values: dict[str, Any], path: Path, *, needs_data: bool) -> None:
     if not values.get("model_name_or_path"):
         raise UserError(f"{path}: 'model_name_or_path' is missing: name a model directory or a Hub model.")
-    if not values.get("datasets"):
+    if needs_data and not values.get("datasets"):
         raise UserError(f"{path}: 'datasets' is missing: give at least one `- path: FILE_OR_HUB_NAME`.")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hf_recipes.report.escape import text
-from hf_recipes.report.html import answer, answer_card, note, section, table
+from hf_recipes.core.escape import text
+from hf_recipes.core.html import note, section, table
+from hf_recipes.report.html import answer, answer_card
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import as_number
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_recipes.core.figures import new_figure, save_figure
 from hf_recipes.report.panels import Panel, panels
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.scale import wants_log
@@ -19,27 +20,17 @@ _MAX_POINTS = 2000
 
 def write_curves(record: RunRecord) -> Path:
     """Draw the run's curves into ``curves.png`` and return its path; without logged values, a picture that says so."""
-    # The classes, not pyplot: no window system, no figures kept in a global list.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     drawn = [panel for panel in panels(record.history) if not panel.folded]
     marks = record.history.alarms(standing=True)
     rows = max(1, (len(drawn) + 1) // 2)
-    figure = Figure(figsize=(11, 3.4 * rows), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 3.4 * rows)
     figure.suptitle(record.path.name, fontsize=11, parse_math=False)
     for index, panel in enumerate(drawn):
         _draw(figure.add_subplot(rows, 2 if len(drawn) > 1 else 1, index + 1), panel, marks)
     if not drawn:
         figure.text(0.5, 0.5, "No values were logged.", ha="center", va="center")
     path = record.path / "curves.png"
-    staged = path.with_name(".curves.tmp.png")
-    try:
-        figure.savefig(staged)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
+    save_figure(figure, path)
     return path
 
 

@@ -1,44 +1,17 @@
-"""Plain data → HTML fragments. Everything foreign passes through `text`."""
+"""What JSON files hold → HTML fragments. Everything foreign passes through `text`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_recipes.report.escape import text
+from hf_recipes.core.escape import text
+from hf_recipes.core.html import facts, folded, table
 from hf_recipes.report.scale import NOTHING, number
 
 _DEEPEST = 4  # nested tables beyond this are shown as JSON
 ABSENT = f'<span class="absent">{NOTHING}</span>'
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:
-    """A table in a box of its own that scrolls sideways on a phone. `rows` hold HTML, `headers` text."""
-    head = "".join(f"<th>{text(header)}</th>" for header in headers)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{css}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of named facts. The second of each pair is HTML."""
-    items = "".join(f"<div><dt>{text(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
-    return f'<dl class="facts">{items}</dl>'
-
-
-def section(title: str, body: str) -> str:
-    """One part of the page under its heading."""
-    return f"<section><h2>{text(title)}</h2>{body}</section>"
-
-
-def folded(title: str, body: str) -> str:
-    """A part that opens on a click."""
-    return f"<details><summary>{text(title)}</summary>{body}</details>"
-
-
-def note(sentence: str) -> str:
-    """A quiet sentence, such as what is not there."""
-    return f'<p class="absent">{text(sentence)}</p>'
 
 
 def value(item: Any, depth: int = 0) -> str:

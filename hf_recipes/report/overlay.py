@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hf_recipes.report.escape import text
+from hf_recipes.core.escape import text
+from hf_recipes.core.html import note, section, table
 from hf_recipes.report.headline import Figure, headline
-from hf_recipes.report.html import ABSENT, note, section, table
+from hf_recipes.report.html import ABSENT
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.sections import problems, recipe_value
 from hf_recipes.report.verdict import verdict

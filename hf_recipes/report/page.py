@@ -12,13 +12,15 @@ from typing import Any
 
 from hf_recipes import __version__
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.escape import script_json, text
 from hf_recipes.core.files import write_text
+from hf_recipes.core.html import document
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.report import overlay, sections
 from hf_recipes.report.chart_data import chart_data
 from hf_recipes.report.comparison import evaluation
 from hf_recipes.report.curves import write_curves
-from hf_recipes.report.escape import script_json, text
+from hf_recipes.report.planned import planned
 from hf_recipes.report.read_run import RunRecord, read_run
 from hf_recipes.report.samples import samples
 from hf_recipes.report.verdict import verdict
@@ -88,6 +90,7 @@ def _one(record: RunRecord) -> Content:
         samples(record),
         sections.data_ledger(record),
         sections.checkpoints(record),
+        planned(record),
         sections.recipe(record),
         sections.environment(record),
     ]
@@ -109,18 +112,14 @@ def assemble(shown: Content, version: str = "") -> str:
     """A whole HTML file; with a `version`, one that asks its server for newer content."""
     data = {**shown.data, "version": version}
     connect = "self" if version else "none"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}\'{connect}\'">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(shown.title)}: training report</title><style>{_own('style.css')}</style></head>"
-        f'<body><main><header id="head">{shown.head}</header>{_CHARTS}<div id="rest">{shown.rest}</div>'
+    body = (
+        f'<main><header id="head">{shown.head}</header>{_CHARTS}<div id="rest">{shown.rest}</div>'
         f"<footer>hf_recipes {text(__version__)}, written {time.strftime('%Y-%m-%d %H:%M:%S %Z')}; "
         "charts by Plotly.js (MIT licence)</footer></main>"
         f'<script type="application/json" id="data">{script_json(data)}</script>'
-        f"<script>{plotly_script()}</script><script>{_own('page.js')}</script></body></html>\n"
+        f"<script>{plotly_script()}</script><script>{_own('page.js')}</script>"
     )
+    return document(f"{shown.title}: training report", body, policy=f"{_POLICY}'{connect}'", styles=[_own("style.css")])
 
 
 _CHARTS = (

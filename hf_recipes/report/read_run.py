@@ -33,6 +33,7 @@ class RunRecord:
     status: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=History)
     saved: list[Saved] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -63,13 +64,12 @@ class RunReader:
     def read(self) -> RunRecord:
         """All that the report shows, as it is now. Never raises on absent or damaged files."""
         problems: list[str] = []
-        run, status, data, evaluation = (
-            _read_object(path, problems)
-            for path in (self.run.run_json, self.run.status_json, self.run.data_json, self.run.evaluation_json)
-        )
+        place = self.run
+        files = (place.run_json, place.status_json, place.data_json, place.evaluation_json, place.plan_json)
+        run, status, data, evaluation, plan = (_read_object(path, problems) for path in files)
         problems += self._read_events()
         saved = _saved(self.run)
-        return RunRecord(self.run.path, run, status, data, evaluation, self.history, saved, problems)
+        return RunRecord(self.run.path, run, status, data, evaluation, plan, self.history, saved, problems)
 
     def _read_events(self) -> list[str]:
         paths = [self.run.path / "events.jsonl", *sorted(self.run.path.glob("events.rank*.jsonl"))]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_recipes.report.escape import text
-from hf_recipes.report.html import answer, answer_card, folded, note, section
+from hf_recipes.core.escape import text
+from hf_recipes.core.html import folded, note, section
+from hf_recipes.report.html import answer, answer_card
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import as_number
 

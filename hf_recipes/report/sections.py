@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hf_recipes.report.escape import text
+from hf_recipes.core.escape import text
+from hf_recipes.core.html import facts, folded, note, section, table
 from hf_recipes.report.headline import Figure, headline
-from hf_recipes.report.html import ABSENT, facts, folded, inline, note, records, section, table, value, words
+from hf_recipes.report.html import ABSENT, inline, records, value, words
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import Alarm
 

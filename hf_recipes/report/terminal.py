@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hf_recipes.report.escape import plain
+from hf_recipes.core.escape import plain
 from hf_recipes.report.headline import headline
 from hf_recipes.report.overlay import run_names
 from hf_recipes.report.panels import Panel, panels

@@ -38,8 +38,9 @@ def launch_command(module: str, arguments: Sequence[str], num_processes: int, co
         config_file: An accelerate config file; it decides the rest when given.
     """
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    if config_file:
-        command += ["--config_file", config_file]
+    if config_file:  # a flag beside it would put aside what the file says of how the ranks share the work
+        command += ["--config_file", config_file, "--num_processes", str(num_processes)]
+        return [*command, "-m", module, *arguments]
     # Without it accelerate asks its own default config file, which may belong to another job.
     command += ["--num_processes", str(num_processes), "--num_machines", "1", "--mixed_precision", "no"]
     command += ["--dynamo_backend", "no"]

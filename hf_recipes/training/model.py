@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_recipes.models.base import load_base
 from hf_recipes.models.methods.bottleneck import BottleneckSettings, attach_bottleneck
@@ -29,10 +29,26 @@ from hf_recipes.training.adapter_start import attach_started_lora
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from trl import ModelConfig
 
+    from hf_recipes.models.precision import Precision
+    from hf_recipes.recipe.keys import RecipeArguments
     from hf_recipes.training.setup import Setup
 
 TASK_TYPES = {"causal_lm": "CAUSAL_LM", "sequence_classification": "SEQ_CLS"}
+
+
+class MethodChoice(Protocol):
+    """What a method is put on a model by: the part of `Setup` that a plan has too."""
+
+    @property
+    def model_settings(self) -> ModelConfig: ...
+
+    @property
+    def ours(self) -> RecipeArguments: ...
+
+    @property
+    def precision(self) -> Precision: ...
 
 
 def build_for_method(
@@ -90,24 +106,29 @@ def build_for_method(
         base, setup.arguments.router_aux_loss_coef, router_is_trained=setup.ours.train_router
     )
     setup.arguments.router_aux_loss_coef = router_coefficient
-    model = _ATTACH[method](base, setup, TASK_TYPES[task], resume)
+    model = attach_method(base, setup, TASK_TYPES[task], resume)
     if method not in WHOLE_METHODS:
         widen_trained(model, under_autocast=setup.precision.autocast)
     return model
 
 
-def _full(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def attach_method(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None = None) -> Any:
+    """Put the recipe's method on a base, which may lie on the meta device."""
+    return _ATTACH[setup.ours.method](model, setup, task_type, resume)
+
+
+def _full(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     set_router_training(model, setup.ours.train_router)
     return model
 
 
-def _partial(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def _partial(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     ours = setup.ours
     settings = PartialSettings(ours.trainable_layers or 0, ours.trainable_modules or (), ours.train_router)
     return attach_partial(model, settings, task_type=task_type, autocast_adapter_dtype=setup.precision.autocast)
 
 
-def _lora(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def _lora(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     keys, ours = setup.model_settings, setup.ours
     targets = lora_targets(
         model,
@@ -138,7 +159,7 @@ def _lora(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | N
     return attach_started_lora(model, settings, task_type, resume)
 
 
-def _bottleneck(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def _bottleneck(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     ours = setup.ours
     settings = BottleneckSettings(
         ours.adapter_size, ours.adapter_activation, ours.adapter_dropout, ours.adapter_target_modules
@@ -146,17 +167,17 @@ def _bottleneck(model: PreTrainedModel, setup: Setup, task_type: str, resume: Pa
     return attach_bottleneck(model, settings, task_type=task_type)
 
 
-def _prefix(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def _prefix(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     settings = PrefixSettings(setup.ours.num_virtual_tokens, setup.ours.prefix_projection)
     return attach_prefix(model, settings, task_type=task_type)
 
 
-def _ia3(model: PreTrainedModel, setup: Setup, task_type: str, resume: Path | None) -> Any:
+def _ia3(model: PreTrainedModel, setup: MethodChoice, task_type: str, resume: Path | None) -> Any:
     settings = IA3Settings(setup.ours.ia3_target_modules, setup.ours.ia3_feedforward_modules)
     return attach_ia3(model, settings, task_type=task_type)
 
 
-_ATTACH: dict[str, Callable[[PreTrainedModel, Setup, str, Path | None], Any]] = {
+_ATTACH: dict[str, Callable[[PreTrainedModel, MethodChoice, str, Path | None], Any]] = {
     "full": _full,
     "partial": _partial,
     "lora": _lora,

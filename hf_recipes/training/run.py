@@ -31,10 +31,13 @@ from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end, write_last_report
+from hf_recipes.training.plan_check import PlanCheck, launched_layout, planned_row, training_pace
+from hf_recipes.training.plan_data import DEFAULT_LENGTH, supervised_share
 from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
 from hf_recipes.training.same_run import tell_other_data
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
+from hf_recipes.training.strategy_file import check_strategy
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
 
@@ -52,6 +55,7 @@ class BuiltRun:
     source: ModelSource
     data: PreparedData | StreamedData
     resume: Path | None
+    plan: PlanCheck
 
 
 def train(recipe: Recipe) -> RunDirectory:
@@ -66,6 +70,7 @@ def train(recipe: Recipe) -> RunDirectory:
     with only_writer(setup.run.path), recorded_end(setup.run.path) as end:
         built = build_run(setup)
         train_and_save(built.trainer, setup, built.source, built.resume, end)
+        built.plan.add_measured(*training_pace(built.trainer))
         write_data_report(setup, built.data)  # once more: a stream is counted while it is read
     if is_main():
         write_last_report(setup.run)
@@ -83,13 +88,17 @@ def build_run(setup: Setup) -> BuiltRun:
     recipe, arguments = setup.recipe, setup.arguments
     check_rows(recipe)
     check_world_size(setup.ours.num_processes, arguments.world_size)
+    plan = PlanCheck(setup)
+    check_strategy(setup.ours.strategy, launched_layout(setup))
     watchers = recipe_watchers(setup)
     resume = find_resume(setup)
+    plan.check_any(recipe.values.get("max_length", DEFAULT_LENGTH))
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
     data = _prepare(setup, tokenizer, resume)
     tell_setup(setup, source, report_table(data.report))
     longest = longest_row(data.train, recipe)
+    plan.check(planned_row(longest, recipe), supervised_share(data.report))
     model = build_for_method(setup, source, tokenizer, longest_row=longest, resume=resume)
     rows = choose_rows(data.train, model, recipe, arguments, setup.precision)
     collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
@@ -103,7 +112,7 @@ def build_run(setup: Setup) -> BuiltRun:
     trainer = _build_trainer(setup, model, tokenizer, data, rows, collator, callbacks)
     evaluate_in_parts(trainer)
     watch_with(trainer, setup)
-    return BuiltRun(setup, trainer, source, data, resume)
+    return BuiltRun(setup, trainer, source, data, resume, plan)
 
 
 def _build_trainer(

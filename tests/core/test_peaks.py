@@ -12,16 +12,17 @@ from hf_recipes.core.peaks import find_peak, measured_peak, published_peak
 @pytest.mark.parametrize(
     ("name", "dtype", "tflops"),
     [
-        ("NVIDIA H100 80GB HBM3", "bfloat16", 989),  # dense: 1,979 is with sparsity
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),  # dense: 1,979 is with sparsity
         ("NVIDIA H100 PCIe", "bfloat16", 756),
-        ("NVIDIA H200", "float16", 989),
+        ("NVIDIA H200", "float16", 989.4),
         ("NVIDIA A100-SXM4-80GB", "bfloat16", 312),
         ("NVIDIA A100-SXM4-80GB", "float32", 19.5),
         ("NVIDIA A10", "bfloat16", 125),
+        ("NVIDIA A10G", "bfloat16", 70),
         ("Tesla T4", "float16", 65),
         ("NVIDIA L4", "bfloat16", 121),
-        ("NVIDIA L40S", "bfloat16", 362),
-        ("NVIDIA GeForce RTX 4090", "bfloat16", 165),
+        ("NVIDIA L40S", "bfloat16", 362.05),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
     ],
 )
 def test_dense_figures(name, dtype, tflops):
@@ -29,7 +30,8 @@ def test_dense_figures(name, dtype, tflops):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("Tesla T4", "bfloat16"), ("NVIDIA A10G", "bfloat16"), ("Radeon", "float16")]
+    ("name", "dtype"),
+    [("Tesla T4", "bfloat16"), ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16"), ("Radeon", "float16")],
 )
 def test_what_is_not_known_is_not_guessed(name, dtype):
     assert published_peak(name, dtype) is None

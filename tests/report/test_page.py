@@ -3,57 +3,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parsed_page import Page
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.escape import plain, script_json, text
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.report import page as page_module
 from hf_recipes.report.comparison import choose
-from hf_recipes.report.escape import plain, script_json, text
 from hf_recipes.report.history import History
 from hf_recipes.report.page import content, render_comparison, render_page, write_report
 from hf_recipes.report.read_run import RunRecord, Saved
 
-VOID = {"meta", "br", "input"}
 EVIL = "<script>alert(\"x\")</script><img src=x onerror='y'>&amp;"
 ANY_TEXT = st.text(st.characters(), max_size=30) | st.sampled_from([EVIL, "</style>", "\ud800", "\x00", "]]>", "<!--"])
-
-
-class Page(HTMLParser):
-    """Checks that tags nest, and collects tags, attributes and text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.attributes: set[tuple[str, str]] = set()
-        self.text = ""
-        self.feed(page)
-        self.close()
-        assert self.open == [], f"left open: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs) -> None:
-        self.tags.add(tag)
-        self.attributes |= {(tag, name) for name, _ in attrs}
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs) -> None:
-        self.tags.add(tag)
-        self.attributes |= {(tag, name) for name, _ in attrs}
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self.open):
-            self.text += data
 
 
 def drawn_samples(word: str) -> list[dict]:

@@ -1,35 +1,109 @@
-"""One accelerator's figures."""
+"""Accelerators as a user names them: by catalogue key, with figures of their own, or wholly their own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hf_recipes.core.accelerators import Accelerator, find_accelerator
+from hf_recipes.core.errors import UserError, nearest
+
+__all__ = ["Accelerator", "choose_accelerators", "custom_accelerator", "parse_bytes", "with_memory"]
+
+_UNITS = {"": 1.0, **{f"{prefix}b": 1000.0**power for power, prefix in enumerate("kmgt", 1)}}
+_UNITS |= {f"{prefix}ib": 1024.0**power for power, prefix in enumerate("kmgt", 1)} | {"b": 1.0}
+# What an entry of one's own may hold, and the factor to plain units.
+_FIGURES = {"bandwidth_gb": 1e9, "link_gb": 1e9, "host_link_gb": 1e9, "watts": 1.0}
+_FIELDS = ("name", "memory", "tflops", "like", *_FIGURES)
+_SLOWEST_HOST_LINK = 15.75e9  # PCIe 3.0, 16 lanes
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """Figures of one device; dense, without sparsity.
+def parse_bytes(text: str | float) -> float:
+    """Bytes of ``24GiB`` (2³⁰ each), ``24GB`` (10⁹ each) or a plain number.
 
-    Attributes:
-        key: as users write it (``h100``, ``a100-80g``, ``rtx-4090``).
-        name: the maker's name.
-        memory_bytes: usable by programs (the driver tells a little less than the maker prints).
-        bandwidth: bytes a second of its memory.
-        flops: dense FLOP/s by dtype (``bfloat16``, ``float16``, ``float32``, ``tf32``, ``float8``); absent: emulated or
-            none.
-        link: bytes a second, both directions together, to its neighbours in a node; 0 without NVLink or the like.
-        host_link: bytes a second to the host, one direction (PCIe).
-        watts: board power.
-        source: where the figures are from.
-        date: when they were read, ISO.
+    Raises:
+        UserError: it is no size above 0.
     """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?b)?\s*", str(text).lower())
+    unit = _UNITS.get(found[2] or "") if found else None
+    if not found or unit is None or float(found[1]) <= 0:
+        raise UserError(f"'{text}' is no size of memory: write it like 24GiB or 80GB.")
+    return float(found[1]) * unit
 
-    key: str
-    name: str
-    memory_bytes: float
-    bandwidth: float
-    flops: dict[str, float]
-    link: float
-    host_link: float
-    watts: float
-    source: str
-    date: str
+
+def choose_accelerators(names: str, memory: str | float | None = None) -> tuple[Accelerator, ...]:
+    """Those of a list like ``h100,a100-80g,rtx-4090``.
+
+    Args:
+        names: keys or aliases of the catalogue, parted by commas.
+        memory: what each of them has, where it is not the catalogue's.
+
+    Raises:
+        UserError: a name is unknown or there is none.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise UserError("No accelerator named: write one or several, as in h100,a100-80g,rtx-4090.")
+    found = [find_accelerator(name) for name in wanted]
+    return tuple(found if memory is None else (with_memory(each, memory) for each in found))
+
+
+def with_memory(accelerator: Accelerator, memory: str | float) -> Accelerator:
+    """The same device with so much memory for programs (a slice, a card with another amount)."""
+    return replace(accelerator, memory_bytes=parse_bytes(memory), memory_source="given")
+
+
+def custom_accelerator(figures: Mapping[str, Any]) -> Accelerator:
+    """A device that is not in the catalogue, from an entry such as YAML holds.
+
+    Args:
+        figures: ``name``; ``memory`` (``24GiB``); ``tflops``, dense, one number for 16 bits or by dtype; where known
+            ``bandwidth_gb``, ``link_gb`` (both directions), ``host_link_gb`` (one direction), in GB/s, and ``watts``.
+            ``like``: a key of the catalogue whose figures stand for those not given.
+
+    Raises:
+        UserError: a field is unknown, missing or no number.
+    """
+    for field in figures:
+        if field not in _FIELDS:
+            raise UserError(f"Accelerator: unknown field '{field}'{nearest(field, _FIELDS)}; known: {_known()}.")
+    like = find_accelerator(str(figures["like"])) if "like" in figures else None
+    if like is None and not {"memory", "tflops"} <= figures.keys():
+        raise UserError("Accelerator: give memory and tflops, or like: KEY of the catalogue.")
+    name = str(figures.get("name", like.name if like else "accelerator"))
+    base = like or Accelerator("", name, 0.0, 0.0, {}, 0.0, _SLOWEST_HOST_LINK, 0.0, "given", "")
+    changes: dict[str, Any] = {
+        field.removesuffix("_gb"): _number(field, figures[field]) * factor
+        for field, factor in _FIGURES.items()
+        if field in figures
+    }
+    if "tflops" in figures:
+        changes["flops"] = {**base.flops, **_flops(figures["tflops"])}
+    if "memory" in figures:
+        changes |= {"memory_bytes": parse_bytes(figures["memory"]), "memory_source": "given"}
+    key = re.sub(r"\W+", "-", name.lower()).strip("-")
+    source = f"given, the rest from {base.source}" if like else "given"
+    return replace(base, key=key, name=name, source=source, **changes)
+
+
+def _known() -> str:
+    return ", ".join(_FIELDS)
+
+
+def _flops(tflops: Any) -> dict[str, float]:
+    if isinstance(tflops, Mapping):
+        return {str(dtype): _number(f"tflops.{dtype}", value) * 1e12 for dtype, value in tflops.items()}
+    rate = _number("tflops", tflops) * 1e12
+    return {"bfloat16": rate, "float16": rate}
+
+
+def _number(field: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise UserError(f"Accelerator: {field}: '{value}' is no number of 0 or more.")
+    return number

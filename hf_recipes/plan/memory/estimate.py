@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from hf_recipes.plan.geometry import Geometry
+from hf_recipes.plan.geometry import Geometry, TensorShape
 from hf_recipes.plan.layout import Layout
+from hf_recipes.plan.memory.evaluating import evaluation
+from hf_recipes.plan.memory.optimizer import step_bytes
+from hf_recipes.plan.memory.overhead import context_bytes, reserved_share, workspace_bytes
+from hf_recipes.plan.memory.sharding import RankShare, local_geometry, rank_share
+from hf_recipes.plan.memory.step import step_memory
 from hf_recipes.plan.settings import TrainingSettings
 
+_ONE_RANK = Layout()
 # In the order of a run.
 PHASES = ("load", "forward", "backward", "optimizer_step", "save", "evaluation")
 
@@ -49,7 +56,7 @@ class MemoryEstimate:
 
 
 def estimate(
-    geometry: Geometry, settings: TrainingSettings, layout: Layout = Layout(), *, device: str = "cuda"
+    geometry: Geometry, settings: TrainingSettings, layout: Layout = _ONE_RANK, *, device: str = "cuda"
 ) -> MemoryEstimate:
     """Estimate the memory of one rank (the fullest one).
 
@@ -58,5 +65,50 @@ def estimate(
         settings: the job.
         layout: how it lies over devices.
         device: ``cuda`` or ``cpu``: allocator granularity, context and which kernels run.
+
+    Raises:
+        UserError: the optimizer's memory is not known.
     """
-    raise NotImplementedError
+    local = local_geometry(geometry, layout)
+    share = rank_share(local, settings, layout)
+    compute = replace(share.compute, tokens=-(-settings.tokens // layout.context))
+    adding = settings.accumulation > 1
+    step = step_memory(local, compute, device=device, fresh_gradients=share.full_gradients and not adding)
+    trained = [tensor for tensor in local.tensors if tensor.trained]
+    lasting = {
+        "weights": share.weights,
+        "optimizer": share.optimizer,
+        "buffers": share.buffers + workspace_bytes(device),
+    }
+    held = {"gradients": share.gradients} if adding or not share.full_gradients else {}
+    phases = {
+        "load": _load(local, settings, share),
+        "forward": _sum(lasting, {"gradients": share.gradients} if adding else {}, step.forward),
+        "backward": _sum(lasting, held, step.backward, {"buffers": share.backward_buffers}),
+        "optimizer_step": _sum(
+            lasting, {"gradients": share.gradients, "temporaries": _step(trained, share, layout, device)}
+        ),
+        "save": dict(lasting),
+        "evaluation": _sum(lasting, evaluation(local, compute, step)),
+    }
+    return MemoryEstimate(phases, share.host, reserved_share(device), context_bytes(layout, device))
+
+
+def _load(geometry: Geometry, settings: TrainingSettings, share: RankShare) -> dict[str, float]:
+    """Weights, beside the largest tensor as it was stored while it is quantised."""
+    largest = max((tensor.count for tensor in geometry.tensors if tensor.linear), default=0)
+    return {"weights": share.weights, "temporaries": 4.0 * largest if settings.quantization else 0.0}
+
+
+def _step(trained: Sequence[TensorShape], share: RankShare, layout: Layout, device: str) -> float:
+    if layout.offload_optimizer or layout.offload_weights:
+        return 0.0
+    shards = layout.shards if layout.sharding not in ("none", "ddp") else 1
+    return share.step + step_bytes(trained, share.compute, device=device) / shards
+
+
+def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)

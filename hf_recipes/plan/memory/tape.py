@@ -95,6 +95,7 @@ class Tape:
     def __init__(self) -> None:
         self._nodes: list[_Node] = []
         self._copies: dict[Value, Value] = {}
+        self.cached_unkept = 0.0
 
     def operation(
         self,
@@ -123,10 +124,12 @@ class Tape:
         reads = tuple(reads)
         output = Value(count, width, any(each.grad for each in reads), kind)
         keep = (*kept, output) if keeps_output else tuple(kept)
-        self._nodes.append(
-            _Node(reads, output, keep if output.grad else (), forward_extra, backward_extra, passes)
-        )
+        self._nodes.append(_Node(reads, output, keep if output.grad else (), forward_extra, backward_extra, passes))
         return output
+
+    def momentary(self, nbytes: float) -> None:
+        """Bytes that are alive for a moment in the forward pass, with no part in the backward pass."""
+        self._nodes.append(_Node((), Value(0.0, 0, grad=False), (), nbytes, 0.0, False))
 
     def hold(self, *values: Value) -> None:
         """Values that a local variable holds up to here."""
@@ -186,14 +189,14 @@ class Tape:
             for value in dies.get(index, ()):
                 if _counted(value) and not users[value] and value is not output and value not in caches:
                     ledger.add(value.kind, -value.nbytes)
-        for copy in caches:  # the cache is emptied at the end of the forward pass
+        if keeping:  # the cache is emptied at the end of the model's forward pass only
+            self.cached_unkept = sum(copy.nbytes for copy in caches if not users[copy])
+        for copy in caches:
             if not users[copy]:
                 ledger.add(copy.kind, -copy.nbytes)
         return users
 
-    def _play_backward(
-        self, ledger: _Ledger, users: Counter[Value], output: Value, grad_output: bool
-    ) -> float:
+    def _play_backward(self, ledger: _Ledger, users: Counter[Value], output: Value, grad_output: bool) -> float:
         gradients: dict[Value, _Gradient] = {}
         left = 0.0
         if grad_output:

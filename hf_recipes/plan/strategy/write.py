@@ -1,0 +1,85 @@
+"""`plan --write DIR`: everything a planned run is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import write_json, write_text
+from hf_recipes.plan.strategy.accelerate_config import accelerate_config
+from hf_recipes.plan.strategy.complete_recipe import complete_recipe
+from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
+from hf_recipes.plan.strategy.launch_line import launch_lines, needs_accelerate_file
+from hf_recipes.plan.strategy.names import describe, strategy_of
+from hf_recipes.plan.strategy.search import Considered
+
+RECIPE, ACCELERATE, DEEPSPEED = "recipe.yaml", "accelerate.yaml", "deepspeed.json"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `write_plan` left: the files, and the command of each node."""
+
+    files: tuple[Path, ...]
+    launch_lines: tuple[str, ...]
+
+
+def write_plan(
+    directory: str | Path, taken: Considered, recipe_values: Mapping[str, Any], *, overwrite: bool = False
+) -> Written:
+    """Write the completed recipe and, where a launcher needs them, accelerate's config and DeepSpeed's.
+
+    Args:
+        directory: where to; made if it is not there.
+        taken: the strategy, from `choose_strategy`.
+        recipe_values: the keys the user gave.
+        overwrite: replace files that are there.
+
+    Raises:
+        UserError: this package does not launch the strategy, or a file is there already.
+    """
+    layout = taken.layout
+    if strategy_of(layout) is None:
+        raise UserError(
+            f"{describe(layout)} is planned but not launched by hf-recipes: start it with Megatron-LM or torchtitan, "
+            "or take a strategy of its own."
+        )
+    folder = Path(directory)
+    contents: dict[Path, Any] = {folder / RECIPE: complete_recipe(recipe_values, layout, taken.settings)}
+    if uses_deepspeed(layout):
+        contents[folder / DEEPSPEED] = deepspeed_config(layout)
+    if needs_accelerate_file(layout):
+        contents[folder / ACCELERATE] = accelerate_config(layout, str(folder / DEEPSPEED))
+    _refuse_existing(folder, overwrite)
+    lines = launch_lines(layout, folder / RECIPE, folder / ACCELERATE if folder / ACCELERATE in contents else None)
+    head = _head(taken, lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (RECIPE, ACCELERATE, DEEPSPEED):  # of another strategy: they would be taken for this one's
+        (folder / name).unlink(missing_ok=True)
+    for path, content in contents.items():
+        _write(path, content, head)
+    return Written(tuple(contents), tuple(lines))
+
+
+def _refuse_existing(folder: Path, overwrite: bool) -> None:
+    there = [name for name in (RECIPE, ACCELERATE, DEEPSPEED) if (folder / name).exists()]
+    if there and not overwrite:
+        raise UserError(f"'{folder / there[0]}' is there already: name another directory, or allow overwriting.")
+
+
+def _head(taken: Considered, lines: list[str]) -> str:
+    told = f"# {taken.why or describe(taken.layout)}\n# Start it with:\n"
+    return told + "".join(f"#   {line}\n" for line in lines)
+
+
+def _write(path: Path, content: Any, head: str) -> None:
+    if path.suffix == ".json":
+        write_json(path, content)
+        return
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+    write_text(path, head + text)

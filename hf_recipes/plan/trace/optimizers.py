@@ -1,0 +1,79 @@
+"""The optimizer the Trainer would build, and its states on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_recipes.core.errors import UserError
+
+
+def build_optimizer(name: str, model: Any, parameters: Iterable[Tensor], device: str) -> Any:
+    """The optimizer that ``optim: name`` means to transformers.
+
+    Args:
+        name: the Trainer's ``optim``.
+        model: some optimizers choose layers by it.
+        parameters: what it updates.
+        device: that is planned for: on accelerators torch takes its ``foreach`` implementations, which hold more.
+
+    Raises:
+        UserError: transformers has none of this name, or not the package it is in.
+    """
+    from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS, OptimizerContext
+
+    arguments = SimpleNamespace(optim=name, optim_args=None, learning_rate=1e-4, weight_decay=0.0, optim_target_modules=None)
+    context = OptimizerContext(
+        args=arguments,
+        model=model,
+        optimizer_kwargs={"lr": 1e-4},
+        adam_kwargs={"betas": (0.9, 0.999), "eps": 1e-8},
+        optim_args={},
+    )
+    handler = _OPTIMIZER_HANDLERS.get(name)
+    if handler is None:
+        raise UserError(f"optim: '{name}' is no optimizer of this transformers version: see its list of optimizers.")
+    try:
+        kind, values = handler(context)
+    except (ImportError, ValueError) as error:
+        raise UserError(f"optim: '{name}' cannot be traced here ({str(error).splitlines()[0]}).") from None
+    if device != "cpu" and kind.__module__.startswith("torch.optim") and not values.get("fused"):
+        values = {**values, "foreach": True}
+    return kind(list(parameters), **values)
+
+
+def make_states(optimizer: Any) -> None:
+    """Let the optimizer make its states, by a step on gradients that have only a shape."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def state_tensors(optimizer: Any) -> list[Tensor]:
+    """All tensors that the optimizer keeps."""
+    return [each for state in optimizer.state.values() for each in state.values() if isinstance(each, Tensor)]
+
+
+@contextmanager
+def codebooks_apart() -> Iterator[None]:
+    """bitsandbytes keeps code tables for the whole process: fake ones must not stay there."""
+    try:
+        import bitsandbytes.functional as functional
+        from bitsandbytes.optim.optimizer import Optimizer8bit
+    except ImportError:
+        yield
+        return
+    del Optimizer8bit
+    kept = dict(functional.name2qmap)
+    try:
+        yield
+    finally:
+        functional.name2qmap.clear()
+        functional.name2qmap.update(kept)

