@@ -207,7 +207,7 @@ def _trace(plan: Plan, order: PlanOrder) -> dict[str, Any]:
 def _check_file(name: str | None, flag: str) -> None:
     """Said before the work is done."""
     if name is not None and (Path(name).is_dir() or not Path(name).parent.is_dir()):
-        raise UserError(f"--{flag}: '{name}' is a directory, or lies in none: name a file in a directory that is there.")
+        raise UserError(f"--{flag}: '{name}' is a directory, or lies in none: name a file in one that is there.")
 
 
 def _write(plan: Plan, options: argparse.Namespace) -> None:

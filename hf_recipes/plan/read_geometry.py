@@ -114,11 +114,6 @@ def _has_plain_head(model: Any) -> bool:
     )
 
 
-def plain_name(name: str) -> str:
-    """A parameter's or module's name without what PEFT wraps around it."""
-    return _WRAPPING.sub("", name)
-
-
 def _tensors(model: Any, quantisable: frozenset[str]) -> Iterator[TensorShape]:
     from torch import nn
 
@@ -140,8 +135,10 @@ def _tensors(model: Any, quantisable: frozenset[str]) -> Iterator[TensorShape]:
         )
 
 
-def _module_name(name: str) -> str:
-    return plain_name(name + ".").rstrip(".")
+def _base_names(module: str) -> set[str]:
+    """What the base may call a module: PEFT puts ``base_model.model.`` before it, for prefixes ``base_model.`` alone."""
+    inner = _WRAPPING.sub("", module + ".").rstrip(".")
+    return {inner, inner.removeprefix("base_model."), inner.removeprefix("base_model.model.")}
 
 
 def _is_adapter(name: str) -> bool:
@@ -150,7 +147,7 @@ def _is_adapter(name: str) -> bool:
 
 def _part(name: str, owner: Any, *, is_head: bool, embedding: bool) -> str:
     kind = type(owner).__name__
-    path = plain_name(name).split(".")
+    path = _WRAPPING.sub("", name).split(".")
     if _is_adapter(name):
         return "adapter"
     if embedding:
@@ -179,7 +176,7 @@ def _numbers(config: Any, text: Any, tensors: tuple[TensorShape, ...]) -> dict[s
     intermediate = first("intermediate_size", "n_inner", "ffn_dim", default=4 * hidden)
     expert_size = first("moe_intermediate_size", default=intermediate) if experts else 0
     shared = first("shared_expert_intermediate_size", default=first("n_shared_experts") * expert_size) if experts else 0
-    names = {plain_name(tensor.name).rsplit(".", 2)[-2] for tensor in tensors if "." in tensor.name}
+    names = {_WRAPPING.sub("", tensor.name).rsplit(".", 2)[-2] for tensor in tensors if "." in tensor.name}
     return {
         "model_type": config.model_type,
         "hidden_size": hidden,

@@ -26,6 +26,7 @@ def has_plain_head(model: Any) -> bool:
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
     plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter  # no DTensor, no adapter on the head
+    plain = plain and not hasattr(head.weight, "ds_id")  # ZeRO-3 gathers a weight only for its module's own forward
     return plain and not any(getattr(config, name, None) for name in _LOGIT_TRANSFORMS)
 
 

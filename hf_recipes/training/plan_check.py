@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather, is_main
-from hf_recipes.models.placement import FSDP, sharded_by, under_deepspeed
+from hf_recipes.models.placement import sharded_by, under_deepspeed
 from hf_recipes.plan.geometry import Geometry
-from hf_recipes.plan.layout import Layout, Sharding
 from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate
 from hf_recipes.plan.settings import Checkpointing, TrainingSettings
 from hf_recipes.plan.strategy.advice import Change, find_changes
@@ -23,6 +21,7 @@ from hf_recipes.plan.strategy.names import strategy_of
 from hf_recipes.plan.strategy.search import Job
 from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.free_memory import free_bytes
+from hf_recipes.training.launched import launched_layout
 from hf_recipes.training.memory_use import MemoryUse
 from hf_recipes.training.plan_job import (
     load_config,
@@ -129,7 +128,7 @@ class PlanCheck:
         self, geometry: Geometry, settings: TrainingSettings, has: float
     ) -> tuple[TrainingSettings, MemoryEstimate]:
         """The first of the settings that the run may still choose between; the least of them where none fits."""
-        layout = launched_layout(self._setup)
+        layout = launched_layout(self._setup.arguments)
         best: tuple[TrainingSettings, MemoryEstimate] | None = None
         for candidate in self._open_settings(settings):
             found = estimate(geometry, candidate, layout.one_replica, device=self._setup.arguments.device.type)
@@ -154,7 +153,7 @@ class PlanCheck:
 
     def _refusal(self, settings: TrainingSettings, needed: MemoryEstimate, has: float, why: str) -> str:
         assert self._geometry is not None
-        layout, device = launched_layout(self._setup), self._setup.arguments.device.type
+        layout, device = launched_layout(self._setup.arguments), self._setup.arguments.device.type
         wishes = Wishes(
             strategy=strategy_of(layout),
             micro_batch=settings.micro_batch,
@@ -168,8 +167,8 @@ class PlanCheck:
         changes = find_changes(job, partial(estimate, device=device))
         return (
             f"This run cannot fit: a step of {settings.micro_batch} × {settings.tokens} tokens ({why}) needs "
-            f"{_size(needed.device_bytes)} on each rank ({needed.peak_phase.replace('_', ' ')}: {_largest(needed)}), and "
-            f"{_size(has)} are free: {_advice(changes)}; plan_check: off tries it anyway."
+            f"{_size(needed.device_bytes)} on each rank ({needed.peak_phase.replace('_', ' ')}: {_largest(needed)}), "
+            f"and {_size(has)} are free: {_advice(changes)}; plan_check: off tries it anyway."
         )
 
     def _tell(self, settings: TrainingSettings, needed: MemoryEstimate, has: float) -> None:
@@ -208,37 +207,6 @@ def _record(settings: TrainingSettings, needed: MemoryEstimate, has: float) -> d
         "schema": 1,
         "settings": settings_dict(settings),
         "memory": {**memory_dict(needed), "free_bytes": has},
-    }
-
-
-def launched_layout(setup: Setup) -> Layout:
-    """How the launcher laid this run over its ranks."""
-    ranks = int(setup.arguments.world_size)
-    nodes = max(1, ranks // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
-    if ranks == 1:
-        return Layout()
-    replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "1"))
-    return Layout(ranks, nodes, _sharding(setup), replicas=replicas, **_offloading(setup))
-
-
-def _sharding(setup: Setup) -> Sharding:
-    if sharded_by(setup.arguments) == FSDP:
-        return "fsdp"
-    stages: dict[str, Sharding] = {"1": "zero1", "2": "zero2", "3": "zero3"}
-    stage = os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "")
-    return stages.get(stage, "ddp") if under_deepspeed() else "ddp"
-
-
-def _offloading(setup: Setup) -> dict[str, bool]:
-    if sharded_by(setup.arguments) == FSDP:
-        on = os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true"
-        return {"offload_optimizer": on, "offload_weights": on}
-    devices = {
-        part: os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "none") for part in ("OPTIMIZER", "PARAM")
-    }
-    return {
-        "offload_optimizer": devices["OPTIMIZER"] not in ("none", ""),
-        "offload_weights": devices["PARAM"] not in ("none", ""),
     }
 
 

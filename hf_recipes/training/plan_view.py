@@ -96,7 +96,8 @@ def _count(rows: int) -> str:
 def _batch(one: Considered) -> str:
     settings, ranks = one.settings, one.layout.data_parallel
     total = settings.micro_batch * settings.accumulation * ranks
-    return f"{total} = {settings.micro_batch} a device × {settings.accumulation} accumulated × {ranks} rank{'' if ranks == 1 else 's'}"
+    count = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return f"{total} = {settings.micro_batch} a device × {settings.accumulation} accumulated × {count}"
 
 
 def _hours(band: Band) -> str:

@@ -31,13 +31,12 @@ from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end, write_last_report
-from hf_recipes.training.plan_check import PlanCheck, launched_layout, planned_row, training_pace
+from hf_recipes.training.plan_check import PlanCheck, planned_row, training_pace
 from hf_recipes.training.plan_data import DEFAULT_LENGTH, supervised_share
 from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
 from hf_recipes.training.same_run import tell_other_data
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
-from hf_recipes.training.strategy_file import check_strategy
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
 
@@ -89,7 +88,6 @@ def build_run(setup: Setup) -> BuiltRun:
     check_rows(recipe)
     check_world_size(setup.ours.num_processes, arguments.world_size)
     plan = PlanCheck(setup)
-    check_strategy(setup.ours.strategy, launched_layout(setup))
     watchers = recipe_watchers(setup)
     resume = find_resume(setup)
     plan.check_any(recipe.values.get("max_length", DEFAULT_LENGTH))

@@ -15,6 +15,9 @@ def as_on_devices() -> None:
     os.environ.pop("ACCELERATE_USE_CPU", None)
     from accelerate.state import DistributedType, PartialState
     from torch.distributed.fsdp import CPUOffloadPolicy
+    from transformers import training_args
+
+    training_args.is_torch_bf16_gpu_available = lambda: True
 
     CPUOffloadPolicy.__init__.__defaults__ = (False,)  # memory is pinned for a device
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)

@@ -12,7 +12,7 @@ def describe_machine(machine: Machine) -> str:
         f"{machine.cores} cores, {_gib(machine.ram_bytes)} of memory ({_gib(machine.ram_free_bytes)} free), "
         f"files written and synced at {machine.disk_write / 1e9:.2f} GB/s"
     )
-    headers = ("device", "memory", "free", "TFLOP/s measured", "GB/s in memory", "GB/s from host", "in the catalogue as")
+    headers = ("device", "memory", "free", "TFLOP/s measured", "GB/s in memory", "GB/s from host", "catalogue")
     return f"{head}\n\n{render_table(headers, [_row(device) for device in machine.devices])}"
 
 

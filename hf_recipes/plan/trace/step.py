@@ -20,7 +20,7 @@ from hf_recipes.plan.trace.fakes import put_on_fake
 from hf_recipes.plan.trace.hidden import hidden_bytes
 from hf_recipes.plan.trace.losses import Batch, StepLoss, full_logits
 from hf_recipes.plan.trace.optimizers import build_optimizer, codebooks_apart, make_states, state_tensors
-from hf_recipes.plan.trace.quantized import quantization_tensors, pack_linears
+from hf_recipes.plan.trace.quantized import pack_linears, quantization_tensors
 from hf_recipes.plan.trace.storages import StorageTracker
 
 WEIGHTS = "weights"

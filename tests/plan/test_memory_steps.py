@@ -1,0 +1,130 @@
+"""The formula against real steps of tiny models on the CPU: every allocation, followed by the profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hf_recipes.plan.memory.estimate import estimate
+from hf_recipes.plan.read_geometry import read_geometry
+from hf_recipes.plan.settings import TrainingSettings
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 1024,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
+}
+QWEN3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32}
+MIXTRAL = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "architectures": ["MixtralForCausalLM"],
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+}
+# What tensors besides those of the step take: token ids, numbers, the optimizer's step counts.
+_SMALL = 40_000
+
+
+def _peak(model: Any, settings: TrainingSettings) -> float:
+    """Bytes at the fullest moment of the second of two steps, weights included."""
+    import torch
+
+    from hf_recipes.training.hidden_states import last_hidden_states
+    from hf_recipes.training.loss import supervised_cross_entropy
+
+    model.train()
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], fused=True)
+    ids = torch.randint(3, 1000, (settings.micro_batch, settings.tokens))
+    dtype = getattr(torch, settings.autocast_dtype or "float32")
+    head = model.get_output_embeddings()
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype, enabled=settings.autocast_dtype is not None):
+            hidden = last_hidden_states(model, head, {"input_ids": ids})
+        hidden = hidden.float()
+        with torch.autocast("cpu", dtype, enabled=settings.autocast_dtype is not None):
+            loss = supervised_cross_entropy(hidden, head.weight, head.bias, ids)
+        del hidden
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    start = sum(each.untyped_storage().nbytes() for each in (*model.parameters(), *model.buffers()))
+    start += sum(t.nbytes for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t))
+    return start + _highest(step)
+
+
+def _highest(run: Callable[[], None]) -> float:
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    events = profile.profiler.kineto_results.events()
+    moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    alive = highest = 0
+    for _, size in moves:
+        alive += size
+        highest = max(highest, alive)
+    return highest
+
+
+def _lora(**settings: Any) -> Callable[[Any], Any]:
+    def attach(model: Any) -> Any:
+        from hf_recipes.models.methods.lora import LoraSettings, attach_lora
+
+        return attach_lora(model, LoraSettings(r=4, **settings))
+
+    return attach
+
+
+FULL = TrainingSettings(
+    method="full", weights_dtype="float32", autocast_dtype=None, micro_batch=2, tokens=160, loss="chunked"
+)
+CASES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], float]] = {
+    "full": (LLAMA, None, {}, 0.01),
+    "tied": ({**LLAMA, "tie_word_embeddings": True}, None, {}, 0.01),
+    "eager": (LLAMA, None, {"attention": "eager"}, 0.02),
+    "qwen3": (QWEN3, None, {}, 0.02),
+    "checkpointed": (LLAMA, None, {"checkpointing": "all"}, 0.02),
+    "autocast": (LLAMA, None, {"autocast_dtype": "bfloat16"}, 0.02),
+    "lora": (LLAMA, _lora(target_modules="all-linear", dropout=0.1), {"method": "lora", "lora_dropout": 0.1}, 0.02),
+    "lora in 16 bits": (
+        LLAMA,
+        _lora(),
+        {"method": "lora", "weights_dtype": "bfloat16", "autocast_dtype": "bfloat16"},
+        0.03,
+    ),
+    "dora": (LLAMA, _lora(use_dora=True), {"method": "dora"}, 0.05),
+    "mixtral": (MIXTRAL, None, {}, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_real_step_takes_what_is_estimated(name: str) -> None:
+    import torch
+    import transformers
+
+    config, attach, changes, tolerance = CASES[name]
+    settings = TrainingSettings(**{**{key: getattr(FULL, key) for key in FULL.__dataclass_fields__}, **changes})
+    values = {key: value for key, value in config.items() if key != "model_type"}
+    built = transformers.AutoConfig.for_model(config["model_type"], **values)
+    built._attn_implementation = settings.attention
+    torch.manual_seed(0)
+    model = getattr(transformers, config["architectures"][0])(built).to(getattr(torch, settings.weights_dtype))
+    model.config.use_cache = False
+    if attach is not None:
+        model = attach(model)
+    if settings.checkpointing == "all":
+        model.activation_checkpointing_enable()
+    estimated = estimate(read_geometry(config, attach), settings, device="cpu").active_bytes
+    assert estimated == pytest.approx(_peak(model, settings), rel=tolerance, abs=_SMALL)
