@@ -40,6 +40,7 @@ def workplace(tmp_path_factory, tiny_model_dir):
         "model_name_or_path": str(tiny_model_dir),
         "datasets": [{"path": str(folder / "data.jsonl")}],
         "eval_share": 0,
+        "plan_check": False,
         "bf16": False,
         "lora_dropout": 0.0,
         "learning_rate": 1e-3,
