@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from memory_rows.rows import Row
 from memory_rows.shapes import build_config
 
@@ -59,11 +58,12 @@ def attach(row: Row, model: Any) -> Any:
 
 def build_trainer(row: Row, model: Any, output: Path, watch: Callable[[str], None]) -> Any:
     """The real `SupervisedTrainer` of the row; `watch` is told the phases as they begin and end."""
+    from transformers import TrainerCallback
+    from trl import SFTConfig
+
     from hf_recipes.data.batching.collate import SupervisedCollator
     from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
     from hf_recipes.training.trainer import SupervisedTrainer
-    from transformers import TrainerCallback
-    from trl import SFTConfig
 
     class Watched(SupervisedTrainer):
         def compute_loss(self, *arguments: Any, **more: Any) -> Any:

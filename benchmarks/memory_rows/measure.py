@@ -75,6 +75,7 @@ def _preload() -> None:
 
     torch.set_num_threads(1)  # a process that has started threads cannot be forked
     import bitsandbytes  # noqa: F401
+
     import hf_recipes.training.trainer  # noqa: F401
 
 
@@ -106,7 +107,6 @@ def _environment(row: Row) -> dict[str, str]:
 def measure(row: Row) -> dict[str, Any]:
     """Measure a row in this process, which must be fresh: the model is built, then trained under the profiler."""
     import torch
-
     from memory_rows import build, peaks
 
     torch.set_num_threads(1)
@@ -115,13 +115,17 @@ def measure(row: Row) -> dict[str, Any]:
         _shard_as_on_gpus()
     before_rss = _rss()
     started = time.process_time()
-    # A model that will be cut into shares is built under the profiler too, since it is released there.
-    model = None if sharded else build.attach(row, build.build_base(row))
+    # What the trainer replaces must be made under the profiler, which sees releases of nothing older: a model that is
+    # cut into shares, adapters over a quantised base (TRL casts them).
+    base = None if sharded else build.build_base(row)
+    model = build.attach(row, base) if base is not None and row.method != "qlora" else None
     gc.collect()
-    start = 0 if model is None else tensor_bytes([*model.parameters(), *model.buffers()])
+    built = model if model is not None else base
+    start = 0 if built is None else tensor_bytes([*built.parameters(), *built.buffers()])
     states: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as output, peaks.watching() as seen:
-        model = build.attach(row, build.build_base(row)) if model is None else model
+        if model is None:
+            model = build.attach(row, build.build_base(row) if base is None else base)
         trainer = build.build_trainer(row, model, Path(output), peaks.mark)
         trainer.add_callback(_states_callback(trainer, states))
         trainer.train()

@@ -129,14 +129,12 @@ def _tensors(model: Any, quantisable: frozenset[str]) -> Iterator[TensorShape]:
             part=_part(name, owner, is_head=owner is head, embedding=isinstance(owner, nn.Embedding)),
             layer=int(layer[1]) if layer else None,
             trained=parameter.requires_grad,
-            linear=leaf == "weight"
-            and plain_name(owner_name + ".").rstrip(".") in quantisable
-            and not _is_adapter(name),
+            linear=leaf == "weight" and not _is_adapter(name) and not quantisable.isdisjoint(_base_names(owner_name)),
         )
 
 
 def _base_names(module: str) -> set[str]:
-    """What the base may call a module: PEFT puts ``base_model.model.`` before it, for prefixes ``base_model.`` alone."""
+    """What the base may call a module: PEFT puts ``base_model.model.`` before it, for prefixes ``base_model.``."""
     inner = _WRAPPING.sub("", module + ".").rstrip(".")
     return {inner, inner.removeprefix("base_model."), inner.removeprefix("base_model.model.")}
 

@@ -117,6 +117,8 @@ class PlanCheck:
         """The way the run will take, its memory, and what is free for it on the fullest rank."""
         geometry = self._geometry = self._geometry or self._read_geometry()
         settings = recipe_settings(self._planned, geometry, tokens, supervised_share=supervised_share)
+        if settings.loss == "chunked" and launched_layout(self._setup.arguments).sharding in ("fsdp", "zero3"):
+            settings = replace(settings, loss="trl_chunked")  # a sharded head is not ours to read
         has = min(gather(float(free_bytes(self._setup.arguments.device))))
         return *self._first_that_fits(geometry, settings, has), has
 
@@ -162,7 +164,8 @@ class PlanCheck:
             headroom=0.0,
         )
         # What a step costs plays no part in what fits.
-        machines = Machines(has, 1.0, 1.0, per_node=layout.ranks_per_node, nodes=layout.nodes)
+        link = 0.0 if device == "cpu" else 1.0
+        machines = Machines(has, 1.0, 1.0, host_link=link, per_node=layout.ranks_per_node, nodes=layout.nodes)
         job = Job(self._geometry, settings, machines, global_batch_size(self._setup.arguments), wishes)
         changes = find_changes(job, partial(estimate, device=device))
         return (

@@ -36,24 +36,6 @@ def main() -> int:
     from hf_recipes.training import setup
 
     setup.detect_hardware = lambda: Hardware("gloo" if sharded else "cpu", True)
-
-    def count(model):  # TEMPORARY
-        trained = total = 0
-        for p in model.parameters():
-            st = getattr(p, "quant_state", None)
-            n = getattr(p, "ds_numel", None) or (st.shape.numel() if st is not None else p.numel())
-            total += n
-            trained += n if p.requires_grad else 0
-        return trained, total
-
-    setup.count_parameters = count
-    import hf_recipes.training.run as run
-
-    run.check_strategy = lambda *_: None
-    import hf_recipes.training.trainer as ours
-
-    plain = ours.has_plain_head
-    ours.has_plain_head = lambda m: plain(m) and not hasattr(m.get_output_embeddings().weight, "ds_id")
     from hf_recipes.sft import main as sft
 
     return sft()

@@ -163,7 +163,7 @@ def test_methods_attach_without_weights_as_they_do_to_a_real_model(method: str) 
 def test_a_directory_is_read_and_what_is_no_config_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": {"quant_method": "gptq"}}))
     assert read_geometry(tmp_path).total == read_geometry(LLAMA).total
-    with pytest.raises(UserError, match="no such kind|unknown"):
+    with pytest.raises(UserError, match="no such kind"):
         read_geometry({"model_type": "no such kind"})
     with pytest.raises(UserError, match="model_type"):
         read_geometry({"hidden_size": 3})

@@ -109,7 +109,7 @@ def _zero(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
     master = 4.0 * count / shards
     states = _states(trained, wide) / shards
     width = gradients / count if count else 0.0
-    bucket = min(REDUCE_BUCKET, count) * width
+    bucket = REDUCE_BUCKET * width  # made whole, however small the model is
     sharded = layout.sharding == "zero2"
     # The share of the gradients in fp32 beside that in 16 bits; freed piece by piece.
     step = master if width != 4 else 0.0
@@ -155,6 +155,8 @@ def _fsdp(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
     compute = settings
     if settings.autocast_dtype is not None:
         compute = replace(settings, weights_dtype=settings.autocast_dtype, trained_dtype=settings.autocast_dtype)
+    if compute.loss == "chunked":
+        compute = replace(compute, loss="trl_chunked")  # the trainer leaves a head that is sharded to TRL's loss
     root = weight_bytes([each for each in geometry.tensors if each.layer is None], compute)
     unit = _largest_layer(geometry, compute)
     weights, optimizer = weight_bytes(geometry.tensors, held) / shards, _states(trained, held) / shards

@@ -10,7 +10,7 @@ from functools import cache
 from hf_recipes.plan.geometry import Geometry, TensorShape
 from hf_recipes.plan.memory.attention import mask_bytes
 from hf_recipes.plan.memory.decoder import Layer, decoder_layer
-from hf_recipes.plan.memory.head import head_memory
+from hf_recipes.plan.memory.head import HeadMemory, head_memory
 from hf_recipes.plan.memory.modules import modules_of
 from hf_recipes.plan.memory.operations import FULL, rms_norm
 from hf_recipes.plan.memory.projection import Arithmetic
@@ -222,7 +222,7 @@ def _final_norm(
     return tape.run(rms_norm(tape, x, weight, geometry.hidden_size, fused=how.compiled), inputs=(x,))
 
 
-def _head(geometry: Geometry, settings: TrainingSettings, how: Arithmetic, width: int):  # type: ignore[no-untyped-def]
+def _head(geometry: Geometry, settings: TrainingSettings, how: Arithmetic, width: int) -> HeadMemory:
     parts = ("head",) if not geometry.tied else ("embeddings",)
     candidates = [each for each in geometry.tensors if each.part in parts and len(each.shape) == 2]
     tensor = next((each for each in candidates if each.trained), candidates[0] if candidates else None)

@@ -10,11 +10,19 @@ from typing import Any
 from torch import Tensor
 
 
-def hidden_bytes(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
-    """Bytes that `operation` (an overload such as ``aten.logsumexp.default``) takes besides its results."""
-    name = str(operation).rsplit(".", 1)[0]
-    counted = _COUNTED.get(name)
-    return counted(args, result) if counted else 0.0
+def hidden_on(device: str) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], float]:
+    """What tells the bytes that an operation (an overload: ``aten.logsumexp.default``) takes besides its results.
+
+    Args:
+        device: ``cpu`` or ``cuda``; some code of the CPU has no counterpart in a GPU's kernels.
+    """
+    counted = _COUNTED | _COUNTED_ON_CPU if device == "cpu" else _COUNTED
+
+    def hidden_bytes(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> float:
+        count = counted.get(str(operation).rsplit(".", 1)[0])
+        return count(args, result) if count else 0.0
+
+    return hidden_bytes
 
 
 def _logsumexp(args: tuple[Any, ...], result: Tensor) -> float:
@@ -30,16 +38,39 @@ def _gemm_4bit(args: tuple[Any, ...], result: Tensor) -> float:
     return prod(shape) * activations.element_size() + scales
 
 
-def _index(args: tuple[Any, ...], result: Tensor) -> float:
-    """Index tensors are brought to one shape."""
-    return 0.0
+def _pointwise(args: tuple[Any, ...], result: Tensor) -> float:
+    """TensorIterator on the CPU first casts what is of another dtype than the result; GPU kernels cast as they go."""
+    operands = [each for each in args[:2] if isinstance(each, Tensor) and each.dim()]
+    if len(operands) < 2:
+        return 0.0
+    common = max(each.element_size() for each in operands)
+    return float(sum(each.numel() * common for each in operands if each.element_size() < common))
+
+
+def _update_8bit(args: tuple[Any, ...], result: None) -> float:
+    """bitsandbytes' step in plain PyTorch: both states, the gradient, the root and the root corrected, in fp32."""
+    return 5.0 * 4 * args[2].numel()
 
 
 def _size(tensor: Tensor) -> float:
     return tensor.numel() * tensor.element_size()
 
 
-_COUNTED: dict[str, Callable[[tuple[Any, ...], Any], float]] = {
-    "aten.logsumexp": _logsumexp,
-    "bitsandbytes.gemm_4bit": _gemm_4bit,
+_Count = Callable[[tuple[Any, ...], Any], float]
+_COUNTED: dict[str, _Count] = {"aten.logsumexp": _logsumexp, "bitsandbytes.gemm_4bit": _gemm_4bit}
+_COUNTED_ON_CPU: dict[str, _Count] = {
+    **{f"aten.{name}{place}": _pointwise for name in ("add", "sub", "mul", "div") for place in ("", "_")},
+    "bitsandbytes.optimizer_update_8bit_blockwise": _update_8bit,
 }
+
+
+def _grouped_mm(first: Tensor, second: Tensor, offsets: Tensor, bias: Any = None, out_dtype: Any = None) -> Tensor:
+    """The result of the experts' product in any dtype; PyTorch's own fake one refuses all but bfloat16."""
+    shape = (first.shape[0], second.shape[-1])
+    if second.dim() == 2:  # the gradient of the experts' weights
+        shape = (offsets.shape[0], *shape)  # type: ignore[assignment]
+    return first.new_empty(shape, dtype=out_dtype or first.dtype)
+
+
+# Stand-ins for operations that fake tensors cannot run.
+INSTEAD: dict[str, Callable[..., Any]] = {"aten._grouped_mm.default": _grouped_mm}

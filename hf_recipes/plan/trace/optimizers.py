@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_recipes.core.errors import UserError
 
@@ -27,7 +26,9 @@ def build_optimizer(name: str, model: Any, parameters: Iterable[Tensor], device:
     """
     from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS, OptimizerContext
 
-    arguments = SimpleNamespace(optim=name, optim_args=None, learning_rate=1e-4, weight_decay=0.0, optim_target_modules=None)
+    arguments = SimpleNamespace(
+        optim=name, optim_args=None, learning_rate=1e-4, weight_decay=0.0, optim_target_modules=None
+    )
     context = OptimizerContext(
         args=arguments,
         model=model,
@@ -44,7 +45,22 @@ def build_optimizer(name: str, model: Any, parameters: Iterable[Tensor], device:
         raise UserError(f"optim: '{name}' cannot be traced here ({str(error).splitlines()[0]}).") from None
     if device != "cpu" and kind.__module__.startswith("torch.optim") and not values.get("fused"):
         values = {**values, "foreach": True}
-    return kind(list(parameters), **values)
+    optimizer = kind(list(parameters), **values)
+    if values.get("optim_bits") == 8:
+        _embeddings_in_32_bits(optimizer, model)
+    return optimizer
+
+
+def _embeddings_in_32_bits(optimizer: Any, model: nn.Module) -> None:
+    """As the Trainer asks bitsandbytes to; here of this optimizer alone, not of its manager for the whole process."""
+    wide = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    plain = optimizer.get_config
+
+    def get_config(group_index: int, index: int, group: Any) -> Any:
+        config = plain(group_index, index, group)
+        return {**config, "optim_bits": 32} if id(group["params"][index]) in wide else config
+
+    optimizer.get_config = get_config
 
 
 def make_states(optimizer: Any) -> None:
@@ -59,21 +75,3 @@ def make_states(optimizer: Any) -> None:
 def state_tensors(optimizer: Any) -> list[Tensor]:
     """All tensors that the optimizer keeps."""
     return [each for state in optimizer.state.values() for each in state.values() if isinstance(each, Tensor)]
-
-
-@contextmanager
-def codebooks_apart() -> Iterator[None]:
-    """bitsandbytes keeps code tables for the whole process: fake ones must not stay there."""
-    try:
-        import bitsandbytes.functional as functional
-        from bitsandbytes.optim.optimizer import Optimizer8bit
-    except ImportError:
-        yield
-        return
-    del Optimizer8bit
-    kept = dict(functional.name2qmap)
-    try:
-        yield
-    finally:
-        functional.name2qmap.clear()
-        functional.name2qmap.update(kept)

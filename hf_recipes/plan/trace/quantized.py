@@ -1,4 +1,4 @@
-"""Four-bit layers without weights: bitsandbytes' own modules and products, with packed tensors that have only a size."""
+"""Four-bit layers without weights: bitsandbytes' own modules and products, with packed tensors without content."""
 
 from __future__ import annotations
 

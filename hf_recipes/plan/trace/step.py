@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 from typing import Any
 from unittest.mock import patch
@@ -17,14 +18,15 @@ from hf_recipes.plan.memory.estimate import MemoryEstimate
 from hf_recipes.plan.read_geometry import _quantisable_linears
 from hf_recipes.plan.settings import TrainingSettings
 from hf_recipes.plan.trace.fakes import put_on_fake
-from hf_recipes.plan.trace.hidden import hidden_bytes
+from hf_recipes.plan.trace.hidden import INSTEAD, hidden_on
 from hf_recipes.plan.trace.losses import Batch, StepLoss, full_logits
-from hf_recipes.plan.trace.optimizers import build_optimizer, codebooks_apart, make_states, state_tensors
+from hf_recipes.plan.trace.optimizers import build_optimizer, make_states, state_tensors
 from hf_recipes.plan.trace.quantized import pack_linears, quantization_tensors
 from hf_recipes.plan.trace.storages import StorageTracker
 
 WEIGHTS = "weights"
 _STATES = "states"  # the making of optimizer states, which no real step has beside activations
+_ENGINE_HOLDS, _STORAGE_HELD = 4, 2
 _CUDA_GRANULARITY = 512  # bytes; c10's CUDA caching allocator rounds every block up to it
 
 
@@ -63,11 +65,13 @@ def trace_step(
     Raises:
         UserError: the optimizer cannot be had.
     """
-    tracker = StorageTracker(hidden_bytes, _CUDA_GRANULARITY if device == "cuda" else 1, _part_of_result)
-    mode = FakeTensorMode()
+    granularity = 1 if device == "cpu" else _CUDA_GRANULARITY
+    tracker = StorageTracker(hidden_on(device), granularity, _part_of_result, INSTEAD)
+    tracker.instead["aten.add.Tensor"] = partial(_add, tracker)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # code tables of 8-bit optimizers are real
     model = _prepare(build, attach, settings, mode)
-    with mode, codebooks_apart(), _rows_of_one_sample(not settings.packed):
-        optimizer = build_optimizer(settings.optimizer, model, _trained(model), device)
+    optimizer = build_optimizer(settings.optimizer, model, _trained(model), device)
+    with mode, _rows_of_one_sample(not settings.packed):
         batch = _batch(settings, model.config.get_text_config().vocab_size)
         tracker.assign([*model.parameters(), *model.buffers(), *quantization_tensors(model)], WEIGHTS)
         tracker.assign([batch.labels, *batch.inputs.values()], "buffers")
@@ -113,7 +117,7 @@ def _checkpoint(model: Any, name: str) -> None:
     if name == "selective":
         from trl.models import enable_selective_activation_checkpointing
 
-        enable_selective_activation_checkpointing(model)
+        enable_selective_activation_checkpointing(model.get_base_model() if hasattr(model, "peft_config") else model)
     every = int(name.removeprefix("every_")) if name.startswith("every_") else 1
     model.activation_checkpointing_enable(activation_checkpointing_kwargs=None, every_n_layers=every)
 
@@ -209,6 +213,22 @@ def _rows_of_one_sample(is_so: bool) -> Iterator[None]:
 
     with patch.object(masking_utils, "find_packed_sequence_indices", lambda position_ids: None):
         yield
+
+
+def _add(tracker: StorageTracker, first: Tensor, second: Any, **more: Any) -> Tensor:
+    """Autograd's engine adds up gradients in place where nobody else holds the first, but never those of a subclass,
+    which fake tensors are: so it is done here."""
+    engine = not torch.is_grad_enabled() and tracker.part_of(first) in ("temporaries", "gradients")
+    if engine and isinstance(second, Tensor) and first.dtype == second.dtype and _held_once(first):
+        return first.add_(second, **more)
+    return torch.ops.aten.add.Tensor(first, second, **more)
+
+
+def _held_once(tensor: Tensor) -> bool:
+    """Nobody but the engine has this tensor or a view of it: one count each, beside those of Python's wrapper, the
+    dispatcher's arguments and the tracker's look at the storage."""
+    storage = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return tensor._use_count() <= _ENGINE_HOLDS and storage <= _STORAGE_HELD  # type: ignore[attr-defined]
 
 
 def _part_of_result(operation: Any, args: tuple[Any, ...], result: Any, tracker: StorageTracker) -> str | None:

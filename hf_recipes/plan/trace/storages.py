@@ -30,17 +30,23 @@ class StorageTracker(TorchDispatchMode):
     Attributes:
         live: bytes alive now, by part.
         part: what newly allocated storages belong to; may be set.
+        instead: what is called in place of operations, by name (``aten.mm.default``).
         peaks: bytes by part at the highest point of each phase, in the order of the phases' first beginning.
     """
 
     def __init__(
-        self, hidden_bytes: HiddenBytes | None = None, granularity: int = 1, part_of_result: PartOfResult | None = None
+        self,
+        hidden_bytes: HiddenBytes | None = None,
+        granularity: int = 1,
+        part_of_result: PartOfResult | None = None,
+        instead: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         """
         Args:
             hidden_bytes: what operations take inside.
             granularity: sizes are rounded up to multiples of it, as the device's allocator does.
             part_of_result: says which part an operation's result belongs to; None for the current one.
+            instead: the attribute's start.
         """
         super().__init__()
         self.live: Counter[str] = Counter()
@@ -49,6 +55,7 @@ class StorageTracker(TorchDispatchMode):
         self._hidden_bytes = hidden_bytes
         self._granularity = granularity
         self._part_of_result = part_of_result
+        self.instead = dict(instead or {})
         self._phase: str | None = None
         self.part = "other"
 
@@ -79,7 +86,7 @@ class StorageTracker(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = self.instead.get(str(func), func)(*args, **kwargs)
         grown = False
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and storage_key(leaf) not in self._parts:
