@@ -31,7 +31,7 @@ from memory_rows.rows import Row, layout_of, rows_like, settings_of  # noqa: E40
 
 from hf_recipes.plan.geometry import Geometry  # noqa: E402
 from hf_recipes.plan.layout import Layout  # noqa: E402
-from hf_recipes.plan.memory.estimate import estimate  # noqa: E402
+from hf_recipes.plan.memory.estimate import estimate_memory  # noqa: E402
 from hf_recipes.plan.read_geometry import read_geometry  # noqa: E402
 from hf_recipes.plan.settings import TrainingSettings  # noqa: E402
 
@@ -152,7 +152,7 @@ def _estimates(
     from hf_recipes.core.meta_model import model_on_meta
 
     model = model_on_meta(config)
-    ours = estimate(geometry, settings, layout, device=device)
+    ours = estimate_memory(geometry, settings, layout, device=device)
     found = {FORMULA: ours.reserved_bytes if kind == "reserved" else ours.active_bytes}
     return found | {name: other(model, geometry, settings, layout) for name, other in OTHERS.items()}
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hf_recipes.checkpoints.preemption.guard import PreemptionGuard as PreemptionGuard
     from hf_recipes.checkpoints.preemption.guard import cut_evaluations as cut_evaluations
     from hf_recipes.checkpoints.verification.verify import verify_checkpoint as verify_checkpoint
+    from hf_recipes.core.accelerators import find_accelerator as find_accelerator
     from hf_recipes.core.errors import CheckFailed as CheckFailed
     from hf_recipes.core.errors import Preempted as Preempted
     from hf_recipes.core.errors import UserError as UserError
@@ -73,6 +74,10 @@ if TYPE_CHECKING:
     from hf_recipes.models.methods.loraplus import loraplus_optimizer as loraplus_optimizer
     from hf_recipes.models.methods.prefix import generate_with_prefix as generate_with_prefix
     from hf_recipes.models.tokenizer import load_tokenizer as load_tokenizer
+    from hf_recipes.plan.memory.estimate import estimate_memory as estimate_memory
+    from hf_recipes.plan.read_geometry import read_geometry as read_geometry
+    from hf_recipes.plan.strategy.choose import choose_strategy as choose_strategy
+    from hf_recipes.plan.trace.step import trace_step as trace_step
     from hf_recipes.profiling.recorder import StepRecorder as StepRecorder
     from hf_recipes.profiling.run import profile_recipe as profile_recipe
     from hf_recipes.recipe.resolve import load_recipe as load_recipe
@@ -81,6 +86,7 @@ if TYPE_CHECKING:
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
     from hf_recipes.training.export import export_run as export_run
     from hf_recipes.training.isolation import find_isolation as find_isolation
+    from hf_recipes.training.planning import plan_recipe as plan_recipe
     from hf_recipes.training.run import train as train
     from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
 
@@ -119,14 +125,17 @@ _EXPORTS: dict[str, str] = {
     "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
+    "choose_strategy": "plan.strategy.choose",
     "compare_parity": "export.parity_merge",
     "cut_evaluations": "checkpoints.preemption.guard",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
+    "estimate_memory": "plan.memory.estimate",
     "evaluate_run": "training.evaluate",
     "explained_out_of_memory": "callbacks.out_of_memory",
     "export_run": "training.export",
     "feed_metrics": "callbacks.metrics_feed",
+    "find_accelerator": "core.accelerators",
     "find_isolation": "training.isolation",
     "generate_with_prefix": "models.methods.prefix",
     "inspect_data": "data.inspection.inspection",
@@ -144,16 +153,19 @@ _EXPORTS: dict[str, str] = {
     "pack": "data.batching.packing",
     "packed_dataset": "data.batching.packing",
     "personal_data": "data.clean.personal",
+    "plan_recipe": "training.planning",
     "prepare_data": "data.prepare",
     "prepare_shard": "data.prepare",
     "profile_recipe": "profiling.run",
     "push_directory": "export.push",
+    "read_geometry": "plan.read_geometry",
     "serving_report": "export.serving.report",
     "start_from_data": "models.methods.lora_start",
     "stream_data": "data.mixing.streaming",
     "strip_control_characters": "data.clean.control",
     "strip_html": "data.clean.html",
     "to_example": "data.reading.formats",
+    "trace_step": "plan.trace.step",
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verification.verify",
     "write_model_card": "export.card.write",

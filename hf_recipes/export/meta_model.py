@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.meta_model import model_on_meta
 from hf_recipes.export.bases.read import BaseModel
 
 
@@ -28,12 +29,7 @@ def meta_model(base: BaseModel) -> Any:
 def build_on_meta(directory: Path, config: Mapping[str, Any]) -> Any:
     """The model of `directory` on the meta device, of the class that `config` (its config.json) names; what
     transformers raises where it has no such class is left to the caller to put into words."""
-    import torch
     import transformers
 
     loaded = transformers.AutoConfig.from_pretrained(directory)
-    if hasattr(loaded, "quantization_config"):
-        del loaded.quantization_config
-    model_class = getattr(transformers, (config.get("architectures") or [""])[0], None)
-    with torch.device("meta"):
-        return model_class(loaded) if model_class else transformers.AutoModelForCausalLM.from_config(loaded)
+    return model_on_meta(loaded, (config.get("architectures") or [None])[0])

@@ -23,9 +23,7 @@ _LOGIT_TRANSFORMS = (
 _LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 # What PEFT calls the parameters it adds; `prompt_encoder` holds prefixes.
 _ADAPTER = re.compile(r"(^|\.)(lora_|ia3_|bottleneck_|vera_|hada_|lokr_|oft_|boft_|prompt_encoder|trainable_tokens)")
-_WRAPPING = re.compile(
-    r"(^base_model\.model\.)|(\.base_layer(?=\.))|(\.original_module(?=\.))|(\.modules_to_save\.\w+)"
-)
+_WRAPPING = re.compile(r"(\.base_layer(?=\.))|(\.original_module(?=\.))|(\.modules_to_save\.\w+)")
 
 
 def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Geometry:

@@ -8,10 +8,11 @@ the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hf_recipes.core.wrapped import base_of
 from hf_recipes.training.activations import ActivationCost
 
 
@@ -80,3 +81,15 @@ def choose_checkpointing(
         if way.kept_bytes(cost, rows, tokens) <= budget_bytes:
             return way, True
     return ladder[-1], False
+
+
+def let_selective_reach_the_base(model: Any, kwargs: Mapping[str, Any] | None) -> None:
+    """Make TRL's selective checkpointing act on a base under PEFT; to be called before the trainer is built.
+
+    TRL 1.16 wraps `gradient_checkpointing_enable` of the PEFT model, while the Trainer of transformers 5.24 reaches the
+    base's `activation_checkpointing_enable`, which then refuses the key. To be removed when TRL wraps the base.
+    """
+    if (kwargs or {}).get("selective"):
+        from trl.models import enable_selective_activation_checkpointing
+
+        enable_selective_activation_checkpointing(base_of(model))

@@ -12,7 +12,7 @@ from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import gather, is_main
 from hf_recipes.models.placement import sharded_by, under_deepspeed
 from hf_recipes.plan.geometry import Geometry
-from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate
+from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
 from hf_recipes.plan.settings import Checkpointing, TrainingSettings
 from hf_recipes.plan.strategy.advice import Change, find_changes
 from hf_recipes.plan.strategy.candidates import CHECKPOINTINGS, Wishes
@@ -133,7 +133,7 @@ class PlanCheck:
         layout = launched_layout(self._setup.arguments)
         best: tuple[TrainingSettings, MemoryEstimate] | None = None
         for candidate in self._open_settings(settings):
-            found = estimate(geometry, candidate, layout.one_replica, device=self._setup.arguments.device.type)
+            found = estimate_memory(geometry, candidate, layout.one_replica, device=self._setup.arguments.device.type)
             if best is None or found.device_bytes < best[1].device_bytes:
                 best = candidate, found
             if found.device_bytes <= has:
@@ -167,7 +167,7 @@ class PlanCheck:
         link = 0.0 if device == "cpu" else 1.0
         machines = Machines(has, 1.0, 1.0, host_link=link, per_node=layout.ranks_per_node, nodes=layout.nodes)
         job = Job(self._geometry, settings, machines, global_batch_size(self._setup.arguments), wishes)
-        changes = find_changes(job, partial(estimate, device=device))
+        changes = find_changes(job, partial(estimate_memory, device=device))
         return (
             f"This run cannot fit: a step of {settings.micro_batch} × {settings.tokens} tokens ({why}) needs "
             f"{_size(needed.device_bytes)} on each rank ({needed.peak_phase.replace('_', ' ')}: {_largest(needed)}), "

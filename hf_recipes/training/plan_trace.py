@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.plan.layout import Layout
-from hf_recipes.plan.memory.estimate import estimate
+from hf_recipes.plan.memory.estimate import estimate_memory
 from hf_recipes.plan.strategy.reasons import gib
 from hf_recipes.training.plan_job import (
     PlannedRecipe,
@@ -41,7 +41,7 @@ def trace_plan(plan: Plan, order: PlanOrder) -> dict[str, Any]:
         loss=supervised_only(last_hidden_states, chunked_cross_entropy) if own_loss else full_logits,
         device=order.device,
     )
-    formula = estimate(plan.geometry, settings, Layout(), device=order.device)
+    formula = estimate_memory(plan.geometry, settings, Layout(), device=order.device)
     apart = formula.active_bytes / traced.memory.active_bytes - 1
     return {
         "memory": memory_dict(traced.memory),

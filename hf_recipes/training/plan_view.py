@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_recipes.plan.compute import Arithmetic
 from hf_recipes.plan.geometry import Geometry
-from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate
+from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
 from hf_recipes.plan.parameters import active_parameters, count_parameters
 from hf_recipes.plan.pictures.data import DeviceRow, LengthGrid, MemoryBar, PlanView
 from hf_recipes.plan.strategy.names import describe
@@ -158,7 +158,7 @@ def _tuple(band: Band) -> tuple[float, float, float]:
 def _grid(plan: Plan, device: DevicePlan, order: PlanOrder) -> LengthGrid:
     """Memory over length and micro-batch, everything else as chosen."""
     shown = device.shown
-    needs = partial(estimate, plan.geometry, layout=shown.layout.one_replica, device=order.device)
+    needs = partial(estimate_memory, plan.geometry, layout=shown.layout.one_replica, device=order.device)
     lengths = _lengths(shown.settings.tokens, plan.geometry.max_positions)
     return LengthGrid(
         tokens=lengths,

@@ -12,7 +12,7 @@ from hf_recipes.core.accelerators import Accelerator
 from hf_recipes.core.errors import UserError
 from hf_recipes.plan.cost import Cost, Interruptions, Power, cost_of
 from hf_recipes.plan.geometry import Geometry
-from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate
+from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
 from hf_recipes.plan.prices import Purchase
 from hf_recipes.plan.schedule import Schedule, plan_schedule
 from hf_recipes.plan.settings import TrainingSettings
@@ -144,7 +144,7 @@ def _plan_device(
         settings,
         machines,
         global_batch=wanted_batch(recipe, settings),
-        estimate=partial(estimate, device=order.device),
+        estimate=partial(estimate_memory, device=order.device),
         wishes=wishes,
     )
     if choice.taken is None:

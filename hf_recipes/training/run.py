@@ -24,6 +24,7 @@ from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
 from hf_recipes.training.arguments import total_steps
+from hf_recipes.training.checkpointing import let_selective_reach_the_base
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.eval_parts import evaluate_in_parts
 from hf_recipes.training.finish import train_and_save
@@ -123,6 +124,7 @@ def _build_trainer(
     callbacks: list[TrainerCallback],
 ) -> SupervisedTrainer:
     arguments, dtypes = setup.arguments, trained_dtypes(model)
+    let_selective_reach_the_base(model, arguments.activation_checkpointing_kwargs)
     trainer = SupervisedTrainer(
         model=model,
         args=arguments,

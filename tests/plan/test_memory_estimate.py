@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hf_recipes.core.errors import UserError
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.layout import Layout
-from hf_recipes.plan.memory.estimate import PHASES, estimate
+from hf_recipes.plan.memory.estimate import PHASES, estimate_memory
 from hf_recipes.plan.read_geometry import read_geometry
 from hf_recipes.plan.settings import TrainingSettings
 
@@ -62,19 +62,19 @@ def _geometry(name: str, lora: int = 0) -> Geometry:
 
 
 def test_phases_are_told_apart_and_the_fullest_is_named() -> None:
-    found = estimate(_geometry("7b"), FULL)
+    found = estimate_memory(_geometry("7b"), FULL)
     assert set(found.phases) == set(PHASES)
     assert found.active_bytes == max(sum(parts.values()) for parts in found.phases.values())
     assert found.phases["load"]["weights"] == 4 * 6_738_415_616
     assert found.phases["optimizer_step"]["gradients"] == 4 * 6_738_415_616
     assert found.active_bytes < found.reserved_bytes < found.device_bytes
-    on_cpu = estimate(_geometry("7b"), FULL, device="cpu")
+    on_cpu = estimate_memory(_geometry("7b"), FULL, device="cpu")
     assert on_cpu.device_bytes == on_cpu.active_bytes
 
 
 def test_states_of_a_full_fine_tune_of_7b_are_16_bytes_a_parameter() -> None:
     """fp32 weights, gradients and two states: 108 GB before any activation, so no card of 80 GB holds it."""
-    found = estimate(_geometry("7b"), FULL)
+    found = estimate_memory(_geometry("7b"), FULL)
     assert found.active_bytes >= 16 * 6_738_415_616
     assert found.device_bytes > 80 * GIB
 
@@ -82,11 +82,11 @@ def test_states_of_a_full_fine_tune_of_7b_are_16_bytes_a_parameter() -> None:
 # Domain checks: QLoRA of 13B trains on one 24 GB card, of 7B on 16 GB; LoRA of 7B in bf16 is tight on 24 GB.
 @pytest.mark.parametrize(("size", "card"), [("13b", 24), ("7b", 16)])
 def test_qlora_fits_where_people_run_it(size: str, card: int) -> None:
-    assert estimate(_geometry(size, 16), replace(QLORA, tokens=1024)).device_bytes < 0.98 * card * GIB
+    assert estimate_memory(_geometry(size, 16), replace(QLORA, tokens=1024)).device_bytes < 0.98 * card * GIB
 
 
 def test_lora_of_7b_is_tight_on_24_gigabytes() -> None:
-    found = estimate(_geometry("7b", 16), TrainingSettings(tokens=1024))
+    found = estimate_memory(_geometry("7b", 16), TrainingSettings(tokens=1024))
     assert 0.7 * 24 * GIB < found.device_bytes < 24 * GIB
 
 
@@ -105,7 +105,7 @@ def test_published_full_fine_tunes_of_3b(changes: dict[str, Any], measured: floa
     settings = TrainingSettings(
         method="full", trained_dtype="bfloat16", autocast_dtype=None, micro_batch=2, tokens=4096
     )
-    found = estimate(_geometry("3b"), replace(settings, **changes)).active_bytes / GIB
+    found = estimate_memory(_geometry("3b"), replace(settings, **changes)).active_bytes / GIB
     assert found == pytest.approx(measured, rel=0.06)
 
 
@@ -123,7 +123,7 @@ def test_published_comparison_of_methods(r: int, measured: float) -> None:
         optimizer="adamw_torch",
         generates=(50, 768),
     )
-    assert estimate(_geometry("3b", r), settings).reserved_bytes / GIB == pytest.approx(measured, rel=0.05)
+    assert estimate_memory(_geometry("3b", r), settings).reserved_bytes / GIB == pytest.approx(measured, rel=0.05)
 
 
 @given(st.integers(1, 8), st.integers(16, 4096), st.sampled_from(["off", "every_2", "all", "selective", "host"]))
@@ -131,17 +131,19 @@ def test_published_comparison_of_methods(r: int, measured: float) -> None:
 def test_more_tokens_take_more_and_checkpointing_less(rows: int, tokens: int, way: Any) -> None:
     geometry = _geometry("7b", 16)
     job = TrainingSettings(micro_batch=rows, tokens=tokens, checkpointing=way)
-    here = estimate(geometry, job).active_bytes
-    assert here <= estimate(geometry, replace(job, tokens=tokens + 8)).active_bytes
-    assert here <= estimate(geometry, replace(job, micro_batch=rows + 1)).active_bytes
-    assert here <= estimate(geometry, replace(job, checkpointing="off")).active_bytes
+    here = estimate_memory(geometry, job).active_bytes
+    assert here <= estimate_memory(geometry, replace(job, tokens=tokens + 8)).active_bytes
+    assert here <= estimate_memory(geometry, replace(job, micro_batch=rows + 1)).active_bytes
+    assert here <= estimate_memory(geometry, replace(job, checkpointing="off")).active_bytes
 
 
 @pytest.mark.parametrize("sharding", ["zero1", "zero2", "zero3", "fsdp"])
 def test_sharding_lowers_what_a_rank_holds(sharding: Any) -> None:
     geometry = _geometry("7b")
-    alone = estimate(geometry, FULL).active_bytes
-    found = [estimate(geometry, FULL, Layout(ranks=ranks, sharding=sharding)).active_bytes for ranks in (2, 4, 8, 16)]
+    alone = estimate_memory(geometry, FULL).active_bytes
+    found = [
+        estimate_memory(geometry, FULL, Layout(ranks=ranks, sharding=sharding)).active_bytes for ranks in (2, 4, 8, 16)
+    ]
     assert found == sorted(found, reverse=True) and found[0] < alone
 
 
@@ -151,7 +153,7 @@ def test_each_stage_of_zero_holds_less_than_the_one_before() -> None:
     geometry = _geometry("7b")
     count = geometry.total
     for stage, per_parameter in (("zero1", 5.5), ("zero2", 3.75), ("zero3", 2.0)):
-        phases = estimate(geometry, FULL, Layout(ranks=8, sharding=stage)).phases["optimizer_step"]  # type: ignore[arg-type]
+        phases = estimate_memory(geometry, FULL, Layout(ranks=8, sharding=stage)).phases["optimizer_step"]  # type: ignore[arg-type]
         held = phases["weights"] + phases["gradients"] + phases["optimizer"]
         assert held == pytest.approx(per_parameter * count, rel=1e-6)
 
@@ -159,7 +161,7 @@ def test_each_stage_of_zero_holds_less_than_the_one_before() -> None:
 def test_ddp_holds_gradients_twice() -> None:
     geometry = _geometry("7b", 16)
     alone, spread = (
-        estimate(geometry, TrainingSettings(), layout).phases["backward"]
+        estimate_memory(geometry, TrainingSettings(), layout).phases["backward"]
         for layout in (Layout(), Layout(ranks=4, sharding="ddp"))
     )
     assert spread["buffers"] - alone["buffers"] == 4 * geometry.trained
@@ -167,8 +169,10 @@ def test_ddp_holds_gradients_twice() -> None:
 
 def test_offloading_moves_bytes_to_the_host_and_loses_none() -> None:
     geometry = _geometry("7b")
-    here = estimate(geometry, FULL, Layout(ranks=8, sharding="zero3"))
-    away = estimate(geometry, FULL, Layout(ranks=8, sharding="zero3", offload_optimizer=True, offload_weights=True))
+    here = estimate_memory(geometry, FULL, Layout(ranks=8, sharding="zero3"))
+    away = estimate_memory(
+        geometry, FULL, Layout(ranks=8, sharding="zero3", offload_optimizer=True, offload_weights=True)
+    )
     assert away.host["optimizer"] == here.phases["optimizer_step"]["optimizer"]
     assert away.host["weights"] == here.phases["optimizer_step"]["weights"]
     assert away.active_bytes < here.active_bytes
@@ -176,19 +180,19 @@ def test_offloading_moves_bytes_to_the_host_and_loses_none() -> None:
 
 def test_tensor_context_and_pipeline_degrees_cut_what_they_should() -> None:
     geometry, settings = _geometry("7b"), replace(FULL, tokens=4096)
-    whole = estimate(geometry, settings)
-    tensor = estimate(geometry, settings, Layout(ranks=4, tensor=4))
+    whole = estimate_memory(geometry, settings)
+    tensor = estimate_memory(geometry, settings, Layout(ranks=4, tensor=4))
     assert 0.2 < tensor.active_bytes / whole.active_bytes < 0.4
-    context = estimate(geometry, settings, Layout(ranks=4, context=4))
+    context = estimate_memory(geometry, settings, Layout(ranks=4, context=4))
     assert context.phases["load"] == whole.phases["load"]
     assert context.phases["forward"]["activations"] < 0.3 * whole.phases["forward"]["activations"]
-    pipeline = estimate(geometry, settings, Layout(ranks=4, pipeline=4))
+    pipeline = estimate_memory(geometry, settings, Layout(ranks=4, pipeline=4))
     assert pipeline.phases["load"]["weights"] < 0.4 * whole.phases["load"]["weights"]
 
 
 def test_accumulation_keeps_gradients_through_the_forward_pass() -> None:
     settings = replace(FULL, tokens=4096)
-    once, often = (estimate(_geometry("7b"), replace(settings, accumulation=count)) for count in (1, 4))
+    once, often = (estimate_memory(_geometry("7b"), replace(settings, accumulation=count)) for count in (1, 4))
     assert often.phases["forward"]["gradients"] == 4 * 6_738_415_616
     assert "gradients" not in once.phases["forward"]
 
@@ -196,21 +200,22 @@ def test_accumulation_keeps_gradients_through_the_forward_pass() -> None:
 def test_kbit_preparation_costs_two_bytes_of_each_parameter_left_in_16_bits() -> None:
     geometry = _geometry("7b", 16)
     plain, prepared = (
-        estimate(geometry, replace(QLORA, kbit_preparation=flag)).phases["load"]["weights"] for flag in (False, True)
+        estimate_memory(geometry, replace(QLORA, kbit_preparation=flag)).phases["load"]["weights"]
+        for flag in (False, True)
     )
     assert prepared - plain == 2 * (2 * 32000 * 4096 + 65 * 4096)
 
 
 def test_paged_states_are_the_hosts() -> None:
-    found = estimate(_geometry("7b", 16), replace(QLORA, optimizer="paged_adamw_32bit"))
+    found = estimate_memory(_geometry("7b", 16), replace(QLORA, optimizer="paged_adamw_32bit"))
     assert found.host["optimizer"] == 8 * 8_388_608
     assert found.phases["optimizer_step"]["optimizer"] == 0
 
 
 def test_generating_in_the_same_process_is_a_phase_of_its_own() -> None:
     settings = TrainingSettings(tokens=64)
-    without = estimate(_geometry("7b", 16), settings)
-    found = estimate(_geometry("7b", 16), replace(settings, generates=(50, 1000)))
+    without = estimate_memory(_geometry("7b", 16), settings)
+    found = estimate_memory(_geometry("7b", 16), replace(settings, generates=(50, 1000)))
     cache_bytes = 50 * 1000 * 2 * 4096 * 2 * 32
     assert found.phases["evaluation"]["cache"] == cache_bytes
     assert found.peak_phase == "evaluation" and without.peak_phase != "evaluation"
@@ -218,4 +223,4 @@ def test_generating_in_the_same_process_is_a_phase_of_its_own() -> None:
 
 def test_an_unknown_optimizer_is_an_error_in_words() -> None:
     with pytest.raises(UserError, match="apollo_adamw"):
-        estimate(_geometry("7b"), replace(FULL, optimizer="apollo_adamw"))
+        estimate_memory(_geometry("7b"), replace(FULL, optimizer="apollo_adamw"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hf_recipes.plan.memory.estimate import estimate
+from hf_recipes.plan.memory.estimate import estimate_memory
 from hf_recipes.plan.read_geometry import read_geometry
 from hf_recipes.plan.settings import TrainingSettings
 
@@ -126,5 +126,5 @@ def test_a_real_step_takes_what_is_estimated(name: str) -> None:
         model = attach(model)
     if settings.checkpointing == "all":
         model.activation_checkpointing_enable()
-    estimated = estimate(read_geometry(config, attach), settings, device="cpu").active_bytes
+    estimated = estimate_memory(read_geometry(config, attach), settings, device="cpu").active_bytes
     assert estimated == pytest.approx(_peak(model, settings), rel=tolerance, abs=_SMALL)

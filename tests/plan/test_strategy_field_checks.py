@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from strategy_helpers import GIB, H100, RTX_4090, T4, llama, node
 
-from hf_recipes.plan.memory.estimate import estimate
+from hf_recipes.plan.memory.estimate import estimate_memory
 from hf_recipes.plan.settings import TrainingSettings
 from hf_recipes.plan.strategy.candidates import ALL_OPEN, Wishes
 from hf_recipes.plan.strategy.choose import choose_strategy
@@ -20,7 +20,7 @@ THIRTEEN_B = llama(5120, 40, 40, 40, 13824)  # Llama-2-13B
 
 
 def choose(geometry, settings, machines, wishes=ALL_OPEN):
-    return choose_strategy(geometry, settings, machines, global_batch=32, estimate=estimate, wishes=wishes)
+    return choose_strategy(geometry, settings, machines, global_batch=32, estimate=estimate_memory, wishes=wishes)
 
 
 def test_the_geometries_are_the_public_ones():

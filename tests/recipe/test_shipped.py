@@ -18,7 +18,9 @@ RECIPES = shipped_recipes()
 
 def test_the_recipes_promised_are_there():
     assert {"smollm2/sft_full", "smollm2/sft_lora", "smollm2/sft_qlora", "smollm2/classify"} <= set(RECIPES)
-    assert {"llama2/13b_qlora", "qwen2.5/7b_lora", "qwen2.5/7b_qlora", "llama3/8b_lora", "llama3/8b_qlora"} <= set(RECIPES)
+    assert {"llama2/13b_qlora", "qwen2.5/7b_lora", "qwen2.5/7b_qlora", "llama3/8b_lora", "llama3/8b_qlora"} <= set(
+        RECIPES
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -84,8 +84,8 @@ def test_rows_that_are_too_long_stop_before_the_weights_and_say_what_helps(recip
         needs[arguments[1].tokens] = min(found.device_bytes, needs.get(arguments[1].tokens, float("inf")))
         return found
 
-    real = plan_check.estimate
-    monkeypatch.setattr(plan_check, "estimate", watched)
+    real = plan_check.estimate_memory
+    monkeypatch.setattr(plan_check, "estimate_memory", watched)
     train(recipe("--activation_checkpointing", "false"))
     shortest, longest = needs[8], max(needs[tokens] for tokens in needs if tokens < 64)
     assert shortest < longest

@@ -10,6 +10,7 @@ from trl import SFTConfig, SFTTrainer
 
 from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.models.methods.lora import LoraSettings, attach_lora
+from hf_recipes.training.checkpointing import let_selective_reach_the_base
 from hf_recipes.training.trainer import SupervisedTrainer
 
 
@@ -101,3 +102,15 @@ def test_under_bf16_autocast_the_loss_is_trls_too(method, dtype, rows, tokenizer
     ours = losses(SupervisedTrainer, copy.deepcopy(model), rows, tokenizer, tmp_path / "ours", bf16=True)
     theirs = losses(SFTTrainer, model, rows, tokenizer, tmp_path / "theirs", bf16=True)
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-2, atol=1e-2)
+
+
+def test_selective_checkpointing_reaches_the_base_under_peft(rows, tokenizer, tmp_path):
+    """TRL wraps the PEFT model's method, the Trainer calls the base's: `ValueError: Unexpected keyword arguments`."""
+    kwargs = {"selective": True}
+    found = {}
+    for name, checkpointing in (("plain", None), ("selective", kwargs)):
+        model = attach_lora(make_tiny_llama(len(tokenizer)), LoraSettings(r=4, dropout=0.0))
+        let_selective_reach_the_base(model, checkpointing)
+        more = {"gradient_checkpointing": checkpointing is not None, "gradient_checkpointing_kwargs": checkpointing}
+        found[name] = losses(SupervisedTrainer, model, rows, tokenizer, tmp_path / name, **more)
+    torch.testing.assert_close(torch.tensor(found["selective"]), torch.tensor(found["plain"]))

@@ -55,7 +55,7 @@ class MemoryEstimate:
         return self.reserved_bytes + self.context_bytes
 
 
-def estimate(
+def estimate_memory(
     geometry: Geometry, settings: TrainingSettings, layout: Layout = _ONE_RANK, *, device: str = "cuda"
 ) -> MemoryEstimate:
     """Estimate the memory of one rank (the fullest one).

@@ -50,6 +50,10 @@ class _Walk:
             self.fullest = total
 
 
+def _add(parts: Counter[str], part: str, size: float) -> None:
+    parts[part] += size  # type: ignore[assignment]  # a counter of bytes, of which a share need not be whole
+
+
 @dataclass(frozen=True)
 class LayerMemory:
     """A layer's segment, and what checkpointing makes of it: bytes of its input and of attention's result, the fullest
@@ -97,29 +101,29 @@ def step_memory(
         moment = memory.plain_forward if again else memory.segment.forward
         walk.see(moment + cached)
         walk.kept += _kept(memory, settings, again)
-        cached[COPIES] += memory.cached if not again else _copies(memory)  # type: ignore[assignment]
+        _add(cached, COPIES, memory.cached if not again else _copies(memory))
     walk.see(norm.forward + cached)
     walk.kept += norm.kept
     forward_kept = Counter(walk.kept)
     walk.see(Counter({LOGITS: head.forward, ACTIVATIONS: norm_output(geometry, how, width)}))
-    walk.kept[LOGITS] += head.kept
+    _add(walk.kept, LOGITS, head.kept)
 
     back = _Walk(Counter(walk.kept))
-    back.kept[LOGITS] -= head.kept
+    _add(back.kept, LOGITS, -head.kept)
     back.see(Counter({LOGITS: head.backward}))
     grads = Counter({GRADIENTS: head.gradient if fresh_gradients else 0.0})
     back.kept = forward_kept - norm.kept + grads
     back.see(norm.backward + Counter({ACTIVATIONS: head.grad_hidden}) if not norm.backward else norm.backward)
-    back.kept[GRADIENTS] += norm.gradients if fresh_gradients else 0.0  # type: ignore[assignment]
+    _add(back.kept, GRADIENTS, norm.gradients if fresh_gradients else 0.0)
     for memory, again in zip(reversed(memories), reversed(checkpointed), strict=True):
         back.kept -= _kept(memory, settings, again)
         segment = memory.segment
         if again:
             replay = segment.forward + Counter({ACTIVATIONS: memory.input_bytes})
-            replay[ACTIVATIONS] += _saved_attention(memory, settings)  # type: ignore[assignment]
+            _add(replay, ACTIVATIONS, _saved_attention(memory, settings))
             back.see(replay)
         back.see(segment.backward)
-        back.kept[GRADIENTS] += segment.gradients if fresh_gradients else 0.0  # type: ignore[assignment]
+        _add(back.kept, GRADIENTS, segment.gradients if fresh_gradients else 0.0)
     if embedding is not None and embedding_trained:
         # The gradient of a tied head that comes as a transposed view is not added to in place.
         copies = 2 if geometry.tied and settings.loss not in ("chunked", "fused", "trl_chunked") else 1

@@ -14,7 +14,7 @@ from hf_recipes.plan.strategy.candidates import ALL_OPEN, Candidate, Wishes, lau
 from hf_recipes.plan.strategy.machines import Machines
 from hf_recipes.plan.strategy.step_cost import StepCost, Work, cost_of, work_of
 
-# How much memory a rank of a job takes (see `plan.memory.estimate.estimate`, with the device bound).
+# How much memory a rank of a job takes (see `plan.memory.estimate.estimate_memory`, with the device bound).
 Estimate = Callable[[Geometry, TrainingSettings, Layout], MemoryEstimate]
 # Of strategies that cost the same up to so much, the one that shares least is taken: no cost model is more exact.
 SAME_COST = 1.03
