@@ -69,10 +69,12 @@ def run(options: argparse.Namespace) -> int:
     refuse_misspelt_flags("plan", FLAGS, options.recipe_keys)
     for flag in ("html", "png"):
         _check_file(getattr(options, flag), flag)
+    if options.write is not None and (not options.write or Path(options.write).is_file()):
+        raise UserError(f"--write: '{options.write}' is no directory: name one, which is made where it is not there.")
     with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the plan alone
         only_here = options.here and not options.config and not options.recipe_keys
         recipe = None if only_here else _recipe(options)
-        machine = None if options.gpu and not options.here else _measure()
+        machine = None if options.gpu is not None and not options.here else _measure()
         planned = None if recipe is None else _plan(options, recipe, machine)
     if planned is None:
         _print_machine(machine, options)
@@ -119,16 +121,22 @@ def _order(options: argparse.Namespace, machine: Machine | None) -> PlanOrder:
 
     if options.purchase not in PURCHASES:
         raise UserError(f"--purchase: '{options.purchase}' is none of {', '.join(PURCHASES)}.")
-    if options.gpu:
+    if options.gpu is not None:
         accelerators = choose_accelerators(options.gpu, options.gpu_memory)
     else:
         assert machine is not None
         accelerators = tuple({device.name: device.as_accelerator() for device in machine.devices}.values())
-        if options.gpu_memory:
+        if options.gpu_memory is not None:
             accelerators = tuple(with_memory(each, options.gpu_memory) for each in accelerators)
-    on_cpu = not options.gpu and machine is not None and machine.devices[0].kind == "cpu"
+    on_cpu = options.gpu is None and machine is not None and machine.devices[0].kind == "cpu"
     mfu, speed = _number(options, "mfu"), _number(options, "tokens_per_second")
+    if mfu and speed:
+        raise UserError("--mfu and --tokens-per-second both say how fast it is: give one of them.")
+    if mfu and mfu > 1:
+        raise UserError(f"--mfu: {mfu:g} is more than the peak: give a share, such as 0.35.")
     pue = _number(options, "pue")
+    if pue is not None and pue < 1:
+        raise UserError(f"--pue: {pue:g} is below 1: it is all energy over that of the computers, such as 1.2.")
     power = Power(usd_per_kwh=_number(options, "price_per_kwh"), **({} if pue is None else {"pue": pue}))
     tokens = _number(options, "tokens")
     return PlanOrder(
@@ -137,7 +145,7 @@ def _order(options: argparse.Namespace, machine: Machine | None) -> PlanOrder:
         nodes=_count(options, "nodes"),
         network=(_number(options, "network") or 100.0) * 1e9 / 8,
         host_memory_bytes=_host_memory(options, machine, parse_bytes),
-        tokens=None if tokens is None else int(tokens),
+        tokens=None if tokens is None else max(1, int(tokens)),
         purchase=options.purchase,
         price=_number(options, "price"),
         power=power,
@@ -147,9 +155,9 @@ def _order(options: argparse.Namespace, machine: Machine | None) -> PlanOrder:
 
 
 def _host_memory(options: argparse.Namespace, machine: Machine | None, parse_bytes: Any) -> float | None:
-    if options.host_memory:
+    if options.host_memory is not None:
         return float(parse_bytes(options.host_memory))
-    return None if options.gpu or machine is None else float(machine.ram_free_bytes)
+    return None if options.gpu is not None or machine is None else float(machine.ram_free_bytes)
 
 
 def _number(options: argparse.Namespace, name: str) -> float | None:
@@ -162,14 +170,14 @@ def _number(options: argparse.Namespace, name: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise UserError(f"--{name.replace('_', '-')}: '{text}' is no number above 0.")
+        raise UserError(f"--{name.replace('_', '-')}: '{text}' is no number above 0: write it like 1e7 or 0.5.")
     return value
 
 
 def _count(options: argparse.Namespace, name: str) -> int:
     text = getattr(options, name)
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"--{name}: '{text}' is no whole number of 1 or more.")
+    if not text.isdecimal() or len(text) > 5 or int(text) < 1:
+        raise UserError(f"--{name}: '{text[:20]}' is no whole number from 1 to 99999.")
     return int(text)
 
 
@@ -206,6 +214,8 @@ def _trace(plan: Plan, order: PlanOrder) -> dict[str, Any]:
 
 def _check_file(name: str | None, flag: str) -> None:
     """Said before the work is done."""
+    if name is not None and Path(name).suffix.lower() not in (f".{flag}", ".htm" if flag == "html" else f".{flag}"):
+        raise UserError(f"--{flag}: '{name}' does not end in .{flag}: name a file that does.")
     if name is not None and (Path(name).is_dir() or not Path(name).parent.is_dir()):
         raise UserError(f"--{flag}: '{name}' is a directory, or lies in none: name a file in one that is there.")
 
@@ -219,8 +229,12 @@ def _write(plan: Plan, options: argparse.Namespace) -> None:
     if taken is None:
         raise CheckFailed(f"nothing fits, so nothing was written to '{options.write}'")
     given = {key: value for key, value in plan.recipe.values.items() if key in plan.recipe.given}
+    if not given.get("datasets"):
+        given.pop("datasets", None)
     written = write_plan(options.write, taken, given, overwrite=options.overwrite)
     told = sys.stderr if options.json else sys.stdout
+    if "datasets" not in given:
+        print("\nThe recipe names no data yet: add datasets: to it before it is started.", file=told)
     print("\nWritten: " + ", ".join(str(file) for file in written.files), file=told)
     for line in written.launch_lines:
         print(f"  {line}", file=told)

@@ -40,17 +40,34 @@ def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Ge
     loaded, class_name = _load(config)
     try:
         model = model_on_meta(loaded, class_name)
-    except (ValueError, KeyError, OSError, TypeError) as error:
+    except (ValueError, KeyError, OSError, TypeError, ZeroDivisionError, RuntimeError) as error:
         raise UserError(
             f"No model of transformers can be built from this config ({str(error).splitlines()[0]}): give one that has "
             "a model_type this version knows."
         ) from None
     quantisable = _quantisable_linears(model)
     plain = _has_plain_head(model)
-    model = model if attach is None else attach(model)
+    model = model if attach is None else _attached(model, attach)
     text = loaded.get_text_config()
     tensors = tuple(_tensors(model, quantisable))
     return Geometry(tensors=tensors, plain_head=plain, **_numbers(loaded, text, tensors))
+
+
+def _attached(model: Any, attach: Callable[[Any], Any]) -> Any:
+    """With the method on it, on the meta device too: adapters of large models are large."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return attach(model)
+    except UserError:
+        raise
+    except Exception as error:  # PEFT's, of whatever kind, about models that it was not made for
+        said = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"The method cannot be put on a {type(model).__name__} ({type(error).__name__}: {said}): choose another "
+            "method or model."
+        ) from None
 
 
 def _load(config: Any) -> tuple[Any, str | None]:

@@ -13,6 +13,7 @@ from hf_recipes.core.ranks import gather, is_main
 from hf_recipes.models.placement import sharded_by, under_deepspeed
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
+from hf_recipes.plan.memory.optimizer import UnknownOptimizer
 from hf_recipes.plan.settings import Checkpointing, TrainingSettings
 from hf_recipes.plan.strategy.advice import Change, find_changes
 from hf_recipes.plan.strategy.candidates import CHECKPOINTINGS, Wishes
@@ -40,8 +41,9 @@ _SHORTEST = 8  # tokens; rows are padded to it
 
 
 class PlanCheck:
-    """The estimate of one run: first of what it needs with the shortest rows, before anything is loaded; then with the
-    longest row there is, before the weights are; at the end beside what was measured."""
+    """The estimate of one run, where the recipe asks for it (`is_on`): first of what it needs with the shortest rows,
+    before anything is loaded; then with the longest row there is, before the weights are; at the end beside what was
+    measured."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -49,11 +51,7 @@ class PlanCheck:
         self._geometry: Geometry | None = None
         self._record: dict[str, Any] | None = None
         self._memory: MemoryUse | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the recipe asks for it."""
-        return bool(self._setup.ours.plan_check == "on")
+        self.is_on: bool = setup.ours.plan_check == "on"
 
     def check_any(self, max_length: int | None) -> None:
         """Stop where not even the shortest rows would fit; warn where those of `max_length` would not.
@@ -62,7 +60,12 @@ class PlanCheck:
         """
         if not self.is_on:
             return
-        self._checked(_SHORTEST, "the shortest rows")
+        try:
+            self._checked(_SHORTEST, "the shortest rows")
+        except UnknownOptimizer as error:
+            logger.warning("Whether this run fits is not known: %s", error)
+            self.is_on = False
+            return
         if max_length is None:
             return
         _, needed, has = self._estimated(max_length, 1.0)
@@ -124,6 +127,7 @@ class PlanCheck:
 
     def _read_geometry(self) -> Geometry:
         _, config = load_config(self._setup.recipe)
+        self._planned = self._planned.with_config(config)
         return recipe_geometry(self._planned, config)
 
     def _first_that_fits(

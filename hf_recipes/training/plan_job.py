@@ -4,13 +4,14 @@ job's settings. Neither trl nor weights are needed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.models.precision import Hardware, Precision
+from hf_recipes.core.errors import UserError
+from hf_recipes.models.precision import Hardware, Precision, detect_hardware
 from hf_recipes.models.source import ModelSource, find_model, one_sentence
-from hf_recipes.models.stored import WHOLE_METHODS
+from hf_recipes.models.stored import WHOLE_METHODS, check_stored, stored_quantization
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.memory.estimate import MemoryEstimate
 from hf_recipes.plan.settings import Attention, Checkpointing, Loss, TrainingSettings
@@ -33,6 +34,13 @@ class PlannedRecipe:
     ours: Any
     trainer: Any
     precision: Precision
+    stored: Mapping[str, Any] | None = None
+
+    def with_config(self, config: PreTrainedConfig) -> PlannedRecipe:
+        """The same over a base that may be stored quantised, as its config says."""
+        stored: Any = getattr(config, "quantization_config", None)
+        as_dict = stored.to_dict() if hasattr(stored, "to_dict") else stored
+        return replace(self, stored=dict(as_dict)) if as_dict else self
 
 
 def planned_recipe(recipe: Recipe, hardware: Hardware) -> PlannedRecipe:
@@ -72,7 +80,23 @@ def load_config(recipe: Recipe) -> tuple[ModelSource, PreTrainedConfig]:
             trust_remote_code=bool(recipe.get("trust_remote_code", False)),
             **source.load_arguments(),
         )
+    _check_task(recipe, config)
+    if (stored := stored_quantization(source)) is not None:
+        check_stored(stored, recipe.get("method", "lora"))
     return source, config
+
+
+def _check_task(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Raise `UserError` for a model that does not continue text."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or type(config.get_text_config()) in MODEL_FOR_CAUSAL_LM_MAPPING
+    if config.is_encoder_decoder or not (known or remote):
+        raise UserError(
+            f"'{recipe.get('model_name_or_path')}' is a {config.model_type} model, no causal language model: name one "
+            "that continues text."
+        )
 
 
 def recipe_geometry(planned: PlannedRecipe, config: PreTrainedConfig) -> Geometry:
@@ -112,7 +136,7 @@ def recipe_settings(
         trained_dtype=precision.dtype if ours.method == "full" or (whole and autocast is None) else "float32",
         autocast_dtype=autocast,
         quantization=_quantization(planned),
-        double_quantization=bool(keys.use_bnb_nested_quant),
+        double_quantization=bool((planned.stored or {}).get("bnb_4bit_use_double_quant", keys.use_bnb_nested_quant)),
         optimizer=str(getattr(trainer.optim, "value", trainer.optim)),
         micro_batch=int(trainer.per_device_train_batch_size),
         tokens=-(-tokens // _PADDED_TO) * _PADDED_TO,
@@ -128,6 +152,9 @@ def recipe_settings(
 
 
 def _quantization(planned: PlannedRecipe) -> str | None:
+    stored = planned.stored or {}
+    if stored.get("load_in_4bit") or stored.get("load_in_8bit"):
+        return "nf4" if stored.get("load_in_4bit") else "int8"
     if planned.ours.method != "qlora":
         return None
     return "int8" if planned.model_settings.load_in_8bit else "nf4"
@@ -175,5 +202,6 @@ def memory_dict(memory: MemoryEstimate) -> dict[str, Any]:
 
 
 def planning_hardware(dtype_flops: Mapping[str, float], device: str) -> Hardware:
-    """What a catalogue entry can compute in, as `choose_precision` asks."""
-    return Hardware(device, "bfloat16" in dtype_flops)
+    """What a device can compute in, as `choose_precision` asks: a catalogue entry by its rates, this CPU as the run
+    itself will ask it."""
+    return detect_hardware() if device == "cpu" else Hardware(device, "bfloat16" in dtype_flops)

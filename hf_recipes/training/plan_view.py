@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from hf_recipes.plan.compute import Arithmetic
+from hf_recipes.plan.cost import Cost
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
 from hf_recipes.plan.parameters import active_parameters, count_parameters
 from hf_recipes.plan.pictures.data import DeviceRow, LengthGrid, MemoryBar, PlanView
 from hf_recipes.plan.strategy.names import describe
-from hf_recipes.plan.strategy.reasons import CHECKPOINTED
+from hf_recipes.plan.strategy.reasons import CHECKPOINTED, gib
 from hf_recipes.plan.strategy.search import Considered
 from hf_recipes.plan.utilization import Band
 from hf_recipes.training.plan_job import memory_dict, settings_dict
@@ -41,7 +42,7 @@ def plan_view(plan: Plan, order: PlanOrder) -> PlanView:
 
 
 def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:]}."
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}."
 
 
 def _title(plan: Plan) -> str:
@@ -70,12 +71,13 @@ def _facts(plan: Plan, device: DevicePlan) -> dict[str, str]:
         facts["arithmetic"] = f"{time.arithmetic.useful:.3g} FLOPs" + _again(time.arithmetic)
         facts["time"] = _hours(time.hours)
     facts["a step"] = f"{_seconds(time.step_seconds)}, {time.tokens_per_second.expected:,.0f} tokens/s"
-    facts["utilisation"] = time.basis
+    facts["utilisation"] = f"{time.utilization.expected:.0%} of the peak over a whole step; computing: {time.basis}"
     if plan.run_is_known and device.cost and device.cost.usd and device.cost.price:
         usd = device.cost.usd
         facts["cost"] = f"${usd.expected:,.2f} ({usd.low:,.2f} to {usd.high:,.2f}; {device.cost.price.source})"
     if plan.run_is_known and device.cost and device.cost.kwh:
-        facts["energy"] = f"{device.cost.kwh.expected:,.2f} kWh"
+        energy = device.cost.energy_usd
+        facts["energy"] = f"{device.cost.kwh.expected:,.2f} kWh" + (f", ${energy.expected:,.2f}" if energy else "")
     return facts
 
 
@@ -184,9 +186,21 @@ def _lengths(tokens: int, most: int) -> list[int]:
 
 
 def _notes(plan: Plan, device: DevicePlan) -> list[str]:
-    notes = list(device.choice.notes)
+    notes = [_sentence(note) for note in device.choice.notes]
     accelerator = device.accelerator
     notes.append(f"{accelerator.name}: {accelerator.source} ({accelerator.date}); memory {accelerator.memory_source}.")
+    if device.cost and device.cost.usd is None:
+        notes.append(f"No {device.cost.purchase} price of {accelerator.name} is known: give --price.")
+    host = sum(device.shown.memory.host.values()) * device.shown.layout.ranks_per_node
+    if host and device.machines.host_memory_bytes is None:
+        notes.append(
+            f"A machine's own memory must hold {gib(host)} besides; whether it does is not known: --host-memory says it."
+        )
+    if 0 < plan.geometry.max_positions < device.shown.settings.tokens:
+        notes.append(
+            f"The model was made for {plan.geometry.max_positions:,} positions, and rows have "
+            f"{device.shown.settings.tokens:,}: lower max_length."
+        )
     if device.headroom:
         notes.append(f"{device.headroom:.0%} of a device's memory are kept free, for what no estimate knows.")
     if not plan.run_is_known:
@@ -232,10 +246,13 @@ def _device_dict(device: DevicePlan, plan: Plan) -> dict[str, Any]:
         "others": [_considered_dict(one) for one in device.choice.others],
         "changes": [{"change": each.words, "needs_bytes": each.needs_bytes} for each in device.choice.changes],
         "time": _time_dict(time, plan) if time else None,
-        "cost": {"usd": _band(cost.usd), "kwh": _band(cost.kwh), "price": cost.price and asdict(cost.price)}
-        if cost and plan.run_is_known
-        else None,
+        "cost": _cost_dict(cost) if cost and plan.run_is_known else None,
     }
+
+
+def _cost_dict(cost: Cost) -> dict[str, Any]:
+    price = asdict(cost.price) if cost.price else None
+    return {"usd": _band(cost.usd), "kwh": _band(cost.kwh), "energy_usd": _band(cost.energy_usd), "price": price}
 
 
 def _time_dict(time: Any, plan: Plan) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class DevicePlan:
     @property
     def limit_bytes(self) -> float:
         """Memory of one device that a job may take."""
-        return self.accelerator.memory_bytes * (1 - self.headroom)
+        return self.machines.memory_bytes * (1 - self.headroom)
 
     @property
     def shown(self) -> Considered:
@@ -119,7 +119,10 @@ def plan_recipe(recipe: Recipe, order: PlanOrder) -> Plan:
     check_order(order)
     _, config = load_config(recipe)
     data = data_facts(recipe, order.tokens)
-    everywhere = [planned_recipe(recipe, planning_hardware(each.flops, order.device)) for each in order.accelerators]
+    everywhere = [
+        planned_recipe(recipe, planning_hardware(each.flops, order.device)).with_config(config)
+        for each in order.accelerators
+    ]
     geometry = recipe_geometry(everywhere[0], config)  # shapes are the same on all devices
     devices = tuple(
         _plan_device(recipe, planned, geometry, data, accelerator, order)
@@ -163,12 +166,13 @@ def _plan_device(
 
 
 def _machines(accelerator: Accelerator, settings: TrainingSettings, order: PlanOrder) -> Machines:
+    on_cpu = order.device == "cpu"  # its ranks share one memory
     return Machines(
-        memory_bytes=accelerator.memory_bytes,
-        flops=peak_flops(accelerator, settings),
+        memory_bytes=accelerator.memory_bytes / (order.per_node if on_cpu else 1),
+        flops=peak_flops(accelerator, settings) / (order.per_node if on_cpu else 1),
         bandwidth=accelerator.bandwidth,
         link=accelerator.link,
-        host_link=accelerator.host_link,
+        host_link=0.0 if on_cpu else accelerator.host_link,
         per_node=order.per_node,
         nodes=order.nodes,
         network=order.network,

@@ -126,6 +126,14 @@ def test_page_and_picture(model, capsys, tmp_path):
         (("--model_name_or_path", "MODEL", "--gpu", "h100", "--purchase", "lease"), "'lease' is none of on-demand"),
         (("--model_name_or_path", "MODEL", "--gpu", "h100", "--gpu-memory", "lots"), "'lots' is no size of memory"),
         (("--model_name_or_path", "MODEL", "--gpu", "h100", "--html", "nowhere/x.html"), "--html: 'nowhere/x.html'"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--html", "keep.yaml"), "does not end in .html"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--gpu-memory", "24"), "with its unit, like 24GiB"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--gpu-memory", "1e400"), "is no size of memory"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--gpus", "9" * 5000), "is no whole number"),
+        (("--model_name_or_path", "MODEL", "--gpu", ""), "No accelerator named"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--mfu", "40"), "more than the peak"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--mfu", "0.4", "--tokens-per-second", "9"), "one of them"),
+        (("--model_name_or_path", "MODEL", "--gpu", "h100", "--pue", "0.1"), "--pue: 0.1 is below 1"),
         (("--model_name_or_path", "MODEL", "--gpuss", "8"), "--gpuss is no option of `hf-recipes plan`"),
         (("--model_name_or_path", "no/such/model/here"), "is not a model directory"),
         (("--method", "lora", "--gpu", "h100"), "'model_name_or_path' is missing"),
@@ -138,6 +146,30 @@ def test_wrong_use_is_one_sentence(model, capsys, tmp_path, monkeypatch, argumen
     code, out, err = plan(capsys, *given)
     assert (code, out) == (2, "")
     assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("stored", ["gptq", "awq"])
+def test_a_base_that_cannot_be_trained_is_no_plan(model, capsys, stored):
+    config = {**LLAMA_7B, "quantization_config": {"quant_method": stored, "bits": 4, "group_size": 128}}
+    code, _, err = plan(capsys, "--model_name_or_path", model(config), "--method", "full", "--gpu", "h100")
+    assert code == 2
+    assert stored in err
+
+
+def test_a_stored_4_bit_base_is_planned_in_4_bits(model, capsys):
+    stored = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    keys = ("--method", "lora", "--gpu", "l4", "--tokens", "1e5", "--max_length", "256")
+    plain = plan_json(capsys, "--model_name_or_path", model(LLAMA_7B), *keys)[1]
+    packed = plan_json(capsys, "--model_name_or_path", model({**LLAMA_7B, "quantization_config": stored}), *keys)[1]
+    weights = [found["devices"][0]["chosen"]["memory"]["phases"]["save"]["weights"] for found in (plain, packed)]
+    assert weights[1] < 0.35 * weights[0]  # 0.56 bytes on linear layers in place of 2
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_a_model_that_does_not_continue_text_is_refused(model, capsys, kind):
+    code, _, err = plan(capsys, "--model_name_or_path", model({"model_type": kind}), "--gpu", "h100")
+    assert code == 2
     assert len(err.strip().splitlines()) == 1
 
 

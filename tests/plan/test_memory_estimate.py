@@ -224,3 +224,22 @@ def test_generating_in_the_same_process_is_a_phase_of_its_own() -> None:
 def test_an_unknown_optimizer_is_an_error_in_words() -> None:
     with pytest.raises(UserError, match="apollo_adamw"):
         estimate_memory(_geometry("7b"), replace(FULL, optimizer="apollo_adamw"))
+
+
+@pytest.mark.parametrize("sharding", ["fsdp", "zero3"])
+def test_a_base_that_is_quantised_while_loading_lies_on_every_rank_whole(sharding: Any) -> None:
+    """transformers puts it on the rank's device before anything is sharded."""
+    geometry = _geometry("7b", 16)
+    settings = replace(FULL, method="qlora", quantization="nf4", weights_dtype="bfloat16")
+    alone = estimate_memory(geometry, settings).phases["load"]["weights"]
+    sharded = estimate_memory(geometry, settings, Layout(ranks=8, sharding=sharding))
+    assert sharded.phases["load"]["weights"] == pytest.approx(alone, rel=0.02)  # the adapters are not there yet
+    assert sharded.phases["save"]["weights"] < alone / 4
+
+
+def test_inputs_kept_on_the_host_are_counted_there() -> None:
+    geometry = _geometry("7b", 16)
+    settings = replace(FULL, method="lora", checkpointing="host", micro_batch=2, tokens=1024)
+    width = 2 if settings.autocast_dtype or settings.weights_dtype != "float32" else 4
+    assert estimate_memory(geometry, settings).host["activations"] == 32 * 2 * 1024 * 4096 * width
+    assert "activations" not in estimate_memory(geometry, replace(settings, checkpointing="all")).host

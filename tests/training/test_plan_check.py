@@ -7,6 +7,7 @@ import json
 import pytest
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.plan.memory import optimizer
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training import plan_check
@@ -105,3 +106,20 @@ def test_off_tries_it_anyway(recipe, monkeypatch, tmp_path):
 def test_a_strategy_the_launcher_did_not_follow_is_refused(recipe):
     with pytest.raises(UserError, match="strategy: zero2 needs several devices"):
         train(recipe("--strategy", "zero2"))
+
+
+def test_an_optimizer_whose_memory_is_not_known_trains_all_the_same(recipe, monkeypatch, tmp_path, caplog):
+    free(monkeypatch, 1)
+    monkeypatch.delitem(optimizer._KINDS, "sgd")
+    train(recipe("--optim", "sgd"))
+    assert "Whether this run fits is not known: optim: what 'sgd' keeps in memory is not known" in caplog.text
+    assert not (tmp_path / "run/plan.json").exists()
+
+
+def test_ranks_of_a_cpu_are_not_advised_to_be_more(recipe, monkeypatch):
+    no_weights(monkeypatch)
+    free(monkeypatch, 10_000)
+    with pytest.raises(UserError) as caught:
+        train(recipe())
+    assert "devices" not in str(caught.value)
+    assert "host" not in str(caught.value)

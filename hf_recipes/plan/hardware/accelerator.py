@@ -24,12 +24,14 @@ def parse_bytes(text: str | float) -> float:
     """Bytes of ``24GiB`` (2³⁰ each), ``24GB`` (10⁹ each) or a plain number.
 
     Raises:
-        UserError: it is no size above 0.
+        UserError: it is no size above 0, or has no unit where one must be meant.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kmgt]?i?b)?\s*", str(text).lower())
     unit = _UNITS.get(found[2] or "") if found else None
-    if not found or unit is None or float(found[1]) <= 0:
+    if not found or unit is None or not 0 < float(found[1]) * unit < float("inf"):
         raise UserError(f"'{text}' is no size of memory: write it like 24GiB or 80GB.")
+    if not found[2] and float(found[1]) < 1e6:
+        raise UserError(f"'{text}' bytes are meant? Write a size of memory with its unit, like {text}GiB.")
     return float(found[1]) * unit
 
 

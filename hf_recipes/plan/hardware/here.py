@@ -56,7 +56,8 @@ class Device:
         return Accelerator(
             key=known.key if known else "here",
             name=self.name,
-            memory_bytes=float(self.memory_bytes),
+            # A GPU is planned for as a whole; the machine's own memory is never all there.
+            memory_bytes=float(self.free_bytes if self.kind == "cpu" else self.memory_bytes),
             bandwidth=self.bandwidth,
             flops=dict(self.flops),
             link=known.link if known else 0.0,

@@ -13,6 +13,7 @@ from hf_recipes.plan.memory.optimizer import step_bytes
 from hf_recipes.plan.memory.overhead import context_bytes, reserved_share, workspace_bytes
 from hf_recipes.plan.memory.sharding import RankShare, local_geometry, rank_share
 from hf_recipes.plan.memory.step import step_memory
+from hf_recipes.plan.memory.weights import dtype_width, weight_bytes
 from hf_recipes.plan.settings import TrainingSettings
 
 _ONE_RANK = Layout()
@@ -82,7 +83,7 @@ def estimate_memory(
     }
     held = {"gradients": share.gradients} if adding or not share.full_gradients else {}
     phases = {
-        "load": _load(local, settings, share),
+        "load": _load(geometry, settings, share),
         "forward": _sum(lasting, {"gradients": share.gradients} if adding else {}, step.forward),
         "backward": _sum(lasting, held, step.backward, {"buffers": share.backward_buffers}),
         "optimizer_step": _sum(
@@ -91,13 +92,29 @@ def estimate_memory(
         "save": dict(lasting),
         "evaluation": _sum(lasting, evaluation(local, compute, step)),
     }
-    return MemoryEstimate(phases, share.host, reserved_share(device), context_bytes(layout, device))
+    host = _sum(share.host, _kept_on_host(local, compute) if device == "cuda" else {})
+    return MemoryEstimate(phases, host, reserved_share(device), context_bytes(layout, device))
 
 
 def _load(geometry: Geometry, settings: TrainingSettings, share: RankShare) -> dict[str, float]:
-    """Weights, beside the largest tensor as it was stored while it is quantised."""
-    largest = max((tensor.count for tensor in geometry.tensors if tensor.linear), default=0)
-    return {"weights": share.weights, "temporaries": 4.0 * largest if settings.quantization else 0.0}
+    """Weights. A base that is quantised while loading goes onto every rank's device whole, beside the largest tensor as
+    it was stored, before anything shards it (`models.placement.device_map_for`; transformers leaves ZeRO-3's own
+    loading out for it)."""
+    if not settings.quantization:
+        return {"weights": share.weights}
+    base = [tensor for tensor in geometry.tensors if tensor.part != "adapter"]
+    largest = max((tensor.count for tensor in base if tensor.linear), default=0)
+    return {"weights": max(share.weights, weight_bytes(base, settings)), "temporaries": 4.0 * largest}
+
+
+def _kept_on_host(geometry: Geometry, settings: TrainingSettings) -> dict[str, float]:
+    """Inputs of checkpointed layers, where they are kept on the host."""
+    if settings.checkpointing != "host":
+        return {}
+    width = dtype_width(settings.autocast_dtype or settings.weights_dtype)
+    return {
+        "activations": float(geometry.layers * settings.micro_batch * settings.tokens * geometry.hidden_size * width)
+    }
 
 
 def _step(trained: Sequence[TensorShape], share: RankShare, layout: Layout, device: str) -> float:

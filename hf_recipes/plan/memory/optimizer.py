@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.core.errors import UserError
 from hf_recipes.plan.geometry import TensorShape
 from hf_recipes.plan.memory.weights import dtype_width, width_of
 from hf_recipes.plan.settings import TrainingSettings
@@ -14,6 +14,13 @@ from hf_recipes.plan.settings import TrainingSettings
 # bitsandbytes keeps tensors below this size, and embeddings (the Trainer asks for that), in 32 bits.
 _SMALLEST_8BIT = 4096
 _BLOCK_8BIT = 256
+# On a CPU bitsandbytes steps in PyTorch: states, gradient and weight of one parameter, and a result, in 32 bits
+# (`backends/default/ops.py`).
+_CPU_8BIT_COPIES = 5
+
+
+class UnknownOptimizer(UserError):
+    """An optimizer whose memory this package cannot tell; it may well train."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +85,11 @@ def optimizer_kind(name: str) -> OptimizerKind:
     """What is known of the Trainer's ``optim``.
 
     Raises:
-        UserError: its memory is not known (projected gradients, layer-wise updates).
+        UnknownOptimizer: its memory is not known (projected gradients, layer-wise updates).
     """
     if name not in _KINDS:
-        raise UserError(
-            f"optim: the memory of '{name}' is not known here{nearest(name, _KINDS)}: choose another, or measure it."
+        raise UnknownOptimizer(
+            f"optim: what '{name}' keeps in memory is not known here: plan with another one, such as adamw_torch_fused."
         )
     return _KINDS[name]
 
@@ -96,9 +103,13 @@ def state_bytes(tensor: TensorShape, settings: TrainingSettings) -> float:
         return kind.states * tensor.count * dtype_width(settings.optimizer_state_dtype)
     if kind.bits is None:
         return kind.states * tensor.count * width_of(tensor, settings)
-    if kind.bits < 32 and tensor.count >= _SMALLEST_8BIT and tensor.part != "embeddings":
+    if kind.bits < 32 and _in_8bit(tensor):
         return kind.states * (tensor.count * kind.bits / 8 + 4 * -(-tensor.count // _BLOCK_8BIT))
     return kind.states * tensor.count * 4
+
+
+def _in_8bit(tensor: TensorShape) -> bool:
+    return tensor.count >= _SMALLEST_8BIT and tensor.part != "embeddings"
 
 
 def _factored(tensor: TensorShape) -> float:
@@ -115,6 +126,8 @@ def step_bytes(trained: Sequence[TensorShape], settings: TrainingSettings, *, de
         return 0.0
     kind = optimizer_kind(settings.optimizer)
     sizes = [each.count * (4 if kind.wide else width_of(each, settings)) for each in trained]
+    if kind.bits == 8 and not kind.temporaries and device == "cpu":  # torchao has its own
+        return 4.0 * _CPU_8BIT_COPIES * max((each.count for each in trained if _in_8bit(each)), default=0)
     if kind.whole and device == "cuda":
         return sum(sizes)  # the square roots of all second moments (torch.optim, `foreach`)
     return kind.temporaries * max(sizes)

@@ -94,7 +94,7 @@ def _memory(view: PlanView, width: int, blocks: tuple[str, str]) -> list[str]:
 def _room(view: PlanView, bar: MemoryBar) -> str:
     """What stays free or is missing, in a sentence."""
     room = view.limit_bytes - bar.total
-    told = f"{view.device} has {words.gib(view.limit_bytes, 2)} GiB: " + (
+    told = f"{view.device} leaves a job {words.gib(view.limit_bytes, 2)} GiB: " + (
         f"{words.gib(room, 2)} GiB stay free." if room >= 0 else f"{words.gib(-room, 2)} GiB are missing."
     )
     if not bar.host_bytes:

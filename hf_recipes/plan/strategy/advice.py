@@ -130,6 +130,8 @@ def _method_trials(job: Job) -> Iterator[_Trial]:
 def _device_trials(job: Job, estimate: Estimate) -> Iterator[_Trial]:
     """The fewest devices of the kind, doubled: first in the node (up to 8), then more nodes."""
     machines = job.machines
+    if not machines.host_link:  # ranks on a CPU share its memory, however many there are
+        return
     while machines.ranks * 2 <= _MOST_DEVICES:
         if machines.nodes == 1 and machines.per_node * 2 <= 8:
             machines = replace(machines, per_node=machines.per_node * 2)
