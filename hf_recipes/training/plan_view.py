@@ -194,7 +194,7 @@ def _notes(plan: Plan, device: DevicePlan) -> list[str]:
     host = sum(device.shown.memory.host.values()) * device.shown.layout.ranks_per_node
     if host and device.machines.host_memory_bytes is None:
         notes.append(
-            f"A machine's own memory must hold {gib(host)} besides; whether it does is not known: --host-memory says it."
+            f"A machine's own memory must hold {gib(host)} besides; whether it does is not known (--host-memory)."
         )
     if 0 < plan.geometry.max_positions < device.shown.settings.tokens:
         notes.append(

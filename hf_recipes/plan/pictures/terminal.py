@@ -151,9 +151,8 @@ def _devices(view: PlanView, width: int) -> list[str]:
         ("kWh", ["" if row.kwh is None else words.short(row.kwh) for row in rows]),
     ]
     headers, *table = zip(*([header, *cells] for header, cells in columns if any(cells)), strict=True)
-    reasons = [
-        (plain(row.device), row.why if wide or not row.fitting else f"{row.strategy}: {row.why}") for row in rows
-    ]
+    whys = [row.why if wide or not row.fitting else f"{row.strategy}: {row.why}".removesuffix(": ") for row in rows]
+    reasons = [(plain(row.device), why) for row, why in zip(rows, whys, strict=True) if why]
     return [*_table(headers, table, {0: 0.5, 2: 0.5} if wide else {0: 1.0}, width), *_named(reasons, width)]
 
 
