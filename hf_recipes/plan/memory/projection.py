@@ -84,13 +84,14 @@ def _base(tape: Tape, x: Value, module: Module, how: Arithmetic) -> Value:
 
 def _lora(tape: Tape, x: Value, result: Value, module: Module, how: Arithmetic) -> Value:
     """PEFT's `lora.Linear`: the input is cast to the adapter's dtype, and back under autocast; over a quantised layer
-    the result is cloned, and the input left as it is under autocast."""
+    the result is cloned, and the input left as it is under a GPU's autocast, the only one that PEFT asks for there."""
     down, up = module.adapter["lora_A"], module.adapter["lora_B"]
     rank = module.adapter_shapes["lora_A"][0]
     width = result.width
     if module.quantized:
         result = tape.operation((result,), result.count, width, passes=True)
-    wide = x if module.quantized and how.autocast else cast(tape, x, down.width)
+    is_left = module.quantized and how.autocast and how.device == "cuda"
+    wide = x if is_left else cast(tape, x, down.width)
     inner = product(tape, dropout(tape, wide, how.lora_dropout, device=how.device), down, rank, autocast=how.autocast)
     outer = product(tape, inner, up, module.adapter_shapes["lora_B"][0], autocast=how.autocast)
     added = scale(tape, outer)

@@ -27,6 +27,7 @@ def pack_linears(model: nn.Module, names: Collection[str], compute_dtype: torch.
         parent, _, own = name.rpartition(".")
         plain = model.get_submodule(name)
         setattr(model.get_submodule(parent), own, _packed(plain, compute_dtype, double=double))
+    model.is_loaded_in_4bit = True  # type: ignore[assignment]  # by which PEFT chooses its layers
 
 
 def _packed(plain: Any, compute_dtype: torch.dtype, *, double: bool) -> nn.Module:

@@ -71,7 +71,7 @@ def trace_step(
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # code tables of 8-bit optimizers are real
     model = _prepare(build, attach, settings, mode)
     optimizer = build_optimizer(settings.optimizer, model, _trained(model), device)
-    with mode, _rows_of_one_sample(not settings.packed):
+    with mode, _rows_of_one_sample(not settings.packed), _autocast_as_on_a_gpu(device == "cuda"):
         batch = _batch(settings, model.config.get_text_config().vocab_size)
         tracker.assign([*model.parameters(), *model.buffers(), *quantization_tensors(model)], WEIGHTS)
         tracker.assign([batch.labels, *batch.inputs.values()], "buffers")
@@ -200,6 +200,18 @@ def _head_followed(model: Any, tracker: StorageTracker) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextmanager
+def _autocast_as_on_a_gpu(is_so: bool) -> Iterator[None]:
+    """PEFT's quantised layers ask whether autocast is on without saying of which device, which means a GPU's: traced on
+    the CPU they would bring their input to fp32 first, as they do not on a GPU."""
+    if not is_so:
+        yield
+        return
+    asked = torch.is_autocast_enabled
+    with patch.object(torch, "is_autocast_enabled", lambda *device: asked(*(device or ("cpu",)))):
+        yield
 
 
 @contextmanager
