@@ -86,6 +86,8 @@ def _objection(strategy: str, settings: TrainingSettings) -> str | None:
     """Why a strategy cannot train a job at all."""
     if settings.quantization == "int8" and strategy.startswith(("fsdp", "hsdp", "zero3")):
         return "cannot shard a base in 8 bits"
+    if settings.quantization and strategy.startswith("zero3"):
+        return "has not been tried over a quantised base, whose packed weights DeepSpeed would have to cut"
     if "offload" in strategy and not plain_adam(settings.optimizer):
         return f"updates weights on the CPU with Adam, which optim: {settings.optimizer} is not"
     if strategy.startswith(("fsdp", "hsdp")) and of_bitsandbytes(settings.optimizer):

@@ -54,6 +54,8 @@ def slower(one: Considered, taken: StepCost, machines: Machines) -> str:
     """Why a strategy that fits was not taken."""
     told = f"fits in {gib(one.memory.device_bytes)}"
     ratio = one.cost.seconds / taken.seconds
+    if ratio < 1 / SAME_COST:  # only what moves states to the host is passed over for a slower one
+        return f"{told}, and by this estimate faster, but moves states to the host, which is left for where it must be"
     if ratio <= SAME_COST:
         return f"{told}, and is no faster"
     cost = one.cost

@@ -105,8 +105,10 @@ def leanest(job: Job, estimate: Estimate) -> Considered:
 
 
 def cheapest(considered: Iterable[Considered]) -> Considered | None:
-    """Of those that fit, the first (the one that shares least) that costs no more than the cheapest."""
+    """Of those that fit, the first (the one that shares least) that costs no more than the cheapest. What moves states
+    to the host is taken only where nothing fits without: how fast that is, is known least."""
     fitting = [one for one in considered if one.fits]
+    fitting = [one for one in fitting if not (one.layout.offload_optimizer or one.layout.offload_weights)] or fitting
     if not fitting:
         return None
     least = min(one.cost.seconds for one in fitting)
