@@ -7,7 +7,7 @@ from fault_runs import FAULTS, FAULTS_OF_TWO_RANKS
 from healthy_runs import HEALTHY, HEALTHY_OF_TWO_RANKS
 from trials import false_alarms, here, on_two_ranks, try_fault
 
-# Every third fault and every eighth healthy run; slow ones and those of two ranks are tested in files of their own.
+# Every third fault and every sixteenth healthy run; slow ones and those of two ranks are tested in files of their own.
 SLOW = ("steps that become slower", "data that come too slowly")
 # What the clock tells: a neighbour on the machine really makes a healthy run slower. The benchmark counts it too.
 TIMED = "throughput"
@@ -30,7 +30,7 @@ def of_faults():
 
 
 def of_healthy():
-    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 8)))
+    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 16)))
 
 
 @pytest.mark.slow

@@ -142,6 +142,7 @@ def test_ddp_is_launched(workplace, alone):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_fsdp_is_launched(workplace, alone):
     check(launched(workplace, "fsdp", 2, 1), alone("full"))
 
