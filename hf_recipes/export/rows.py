@@ -18,8 +18,7 @@ from hf_recipes.core.tensors import TensorEntry, torch_dtype
 from hf_recipes.export.adapter import LoraPair
 from hf_recipes.export.plan import Output
 
-# 512 KB in fp32, which stays in a core's own cache: blocks four times as large cost half as much again.
-BLOCK_ELEMENTS = 1 << 17
+BLOCK_ELEMENTS = 1 << 19
 # Below this height matrix libraries take other kernels, which sum in another order than for the whole matrix.
 _MIN_ROWS = 16
 
@@ -97,13 +96,13 @@ class RowEdit:
         """The merged rows, in fp32.
 
         Args:
-            block: (height, columns) of the base, fp32; may be changed, and may be what is returned.
+            block: (height, columns) of the base, fp32; may be changed.
             rows: which rows of the whole it holds.
             room: for a result of the same shape.
             fused: product and sum of LoRA in one operation, which may round otherwise: the other route of the proof.
         """
         if self.left is not None and self.right is not None:
-            merged = self._fused_sum(block, rows) if fused else self._sum(block, rows, room)
+            merged = self._fused_sum(block, rows, room) if fused else self._sum(block, rows, room)
             return merged if self.magnitude is None else self._normed(merged, rows)
         if self.vector is not None:
             vector = self.vector[rows].view(-1, 1) if self.along_rows else self.vector
@@ -119,9 +118,9 @@ class RowEdit:
             return torch.mm(self._scaled_left[rows], self.right, out=room).add_(block)
         return torch.mm(self.left[rows], self.right, out=room).mul_(self.scale).add_(block)
 
-    def _fused_sum(self, block: Tensor, rows: slice) -> Tensor:
+    def _fused_sum(self, block: Tensor, rows: slice, room: Tensor) -> Tensor:
         assert self.left is not None and self.right is not None
-        return block.addmm_(self.left[rows], self.right, alpha=self.scale)
+        return torch.addmm(block, self.left[rows], self.right, alpha=self.scale, out=room)
 
     def _normed(self, merged: Tensor, rows: slice) -> Tensor:
         assert self.magnitude is not None
