@@ -31,7 +31,7 @@ def test_a_machine_without_a_gpu_is_measured(machine):
 
 def test_it_can_be_planned_for(machine):
     accelerator = machine.devices[0].as_accelerator()
-    assert accelerator.memory_bytes == machine.devices[0].memory_bytes
+    assert accelerator.memory_bytes == machine.devices[0].free_bytes  # of the machine's own memory, never all is there
     assert accelerator.flops == machine.devices[0].flops
     assert (accelerator.key, accelerator.memory_source, accelerator.link) == ("here", "measured", 0.0)
 

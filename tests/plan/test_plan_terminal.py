@@ -42,7 +42,7 @@ def test_a_table_of_memory_by_hand():
         "weights       5.00      25 %  █████████                             │",
         "activations  10.00      50 %           ███████████████████          │",
         "total        15.00      75 %  ████████████████████████████          │",
-        "card has 20.00 GiB: 5.00 GiB stay free.",
+        "card leaves a job 20.00 GiB: 5.00 GiB stay free.",
     ]
 
 
@@ -88,7 +88,7 @@ def test_where_nothing_fits_the_nearest_strategy_is_told():
     shown = render(NOTHING_FITS, 100)
     told = section(shown, "Memory of one device at its peak, forward")
     assert told[0] == "full, ZeRO-3 × 8"
-    assert told[-1] == "RTX 4090 has 23.50 GiB: 106.90 GiB are missing."
+    assert told[-1] == "RTX 4090 leaves a job 23.50 GiB: 106.90 GiB are missing."
     assert section(shown, "Devices")[2].split()[3:] == ["1", "does", "not", "fit", "5.9", "3.8"]
     assert row(shown, "Memory over row length", "512") == ["512", "40.0×", "50.0×", "none"]
 
