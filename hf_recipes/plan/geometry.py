@@ -50,7 +50,7 @@ class Geometry:
         expert_size: intermediate size of one expert; 0 for a dense model.
         shared_expert_size: intermediate size of what every token passes besides; 0 without.
         max_positions: what the model was made for.
-        plain_head: the logits are a matrix product and nothing else (see `training.hidden_states.has_plain_head`).
+        plain_head: the logits are a matrix product and nothing else (see `core.plain_head.has_plain_head`).
     """
 
     model_type: str

@@ -12,14 +12,6 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.meta_model import model_on_meta
 from hf_recipes.plan.geometry import Geometry, TensorShape
 
-# Models that do more between head and logits than a product.
-_LOGIT_TRANSFORMS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "output_multiplier",
-    "lm_head_multiplier",
-    "logits_scaling",
-)
 _LAYER = re.compile(r"\.(?:layers|h|blocks|block)\.(\d+)\.")
 # What PEFT calls the parameters it adds; `prompt_encoder` holds prefixes.
 _ADAPTER = re.compile(r"(^|\.)(lora_|ia3_|bottleneck_|vera_|hada_|lokr_|oft_|boft_|prompt_encoder|trainable_tokens)")
@@ -45,8 +37,10 @@ def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Ge
             f"No model of transformers can be built from this config ({str(error).splitlines()[0]}): give one that has "
             "a model_type this version knows."
         ) from None
+    from hf_recipes.core.plain_head import has_plain_head
+
     quantisable = _quantisable_linears(model)
-    plain = _has_plain_head(model)
+    plain = has_plain_head(model)
     model = model if attach is None else _attached(model, attach)
     text = loaded.get_text_config()
     tensors = tuple(_tensors(model, quantisable))
@@ -117,15 +111,6 @@ def _quantisable_linears(model: Any) -> frozenset[str]:
         name
         for name, module in model.named_modules()
         if (type(module) is nn.Linear or isinstance(module, Conv1D)) and should_convert_module(name, kept)
-    )
-
-
-def _has_plain_head(model: Any) -> bool:
-    from torch import nn
-
-    config = model.config.get_text_config()
-    return type(model.get_output_embeddings()) is nn.Linear and not any(
-        getattr(config, name, None) for name in _LOGIT_TRANSFORMS
     )
 
 

@@ -11,24 +11,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Models that do more between head and logits than a product.
-_LOGIT_TRANSFORMS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "output_multiplier",
-    "lm_head_multiplier",
-    "logits_scaling",
-)
-
-
-def has_plain_head(model: Any) -> bool:
-    """Whether the logits of this `transformers` model are ``hidden @ head.weight.T + head.bias`` and nothing else."""
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    plain = type(head) is nn.Linear and type(head.weight) is nn.Parameter  # no DTensor, no adapter on the head
-    plain = plain and not hasattr(head.weight, "ds_id")  # ZeRO-3 gathers a weight only for its module's own forward
-    return plain and not any(getattr(config, name, None) for name in _LOGIT_TRANSFORMS)
-
 
 def last_hidden_states(model: nn.Module, head: nn.Linear, inputs: Mapping[str, Any]) -> Tensor:
     """Call `model` (wrapped or not) on `inputs` without labels and return what its `head` would be given.

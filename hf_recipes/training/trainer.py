@@ -14,10 +14,11 @@ from trl import SFTTrainer
 
 from hf_recipes.callbacks.gradients import see_loss
 from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.core.plain_head import has_plain_head
 from hf_recipes.data.batching.collate import EpochSampler, length_grouped_order, shuffled_order
 from hf_recipes.data.batching.packing import sample_lengths
 from hf_recipes.training.arguments import global_batch_size, order_seed
-from hf_recipes.training.hidden_states import has_plain_head, last_hidden_states
+from hf_recipes.training.hidden_states import last_hidden_states
 from hf_recipes.training.loss import Kernel, chunked_cross_entropy, supervised_cross_entropy
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tiny_models import make_tiny_llama
 
-from hf_recipes.training.hidden_states import has_plain_head
+from hf_recipes.core.plain_head import has_plain_head
 
 
 def test_a_head_that_zero3_gathers_for_its_own_forward_alone_is_not_plain():
