@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is planned for, what is known, what is written."""
     parser.add_argument("--config", metavar="RECIPE", help="a recipe file, or the name of a shipped recipe")
     parser.add_argument(
-        "--gpu", metavar="NAMES", help="kinds of device, as in h100,a100-80g,rtx-4090: the first in detail"
+        "--gpu",
+        metavar="NAMES",
+        help="kinds of device, as in h100,a100-80g,rtx-4090: the first in detail; a YAML file for one of your own",
     )
     parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of each, where it is another (24GiB)")
     parser.add_argument("--gpus", metavar="N", default="1", help="devices of a machine (default 1)")

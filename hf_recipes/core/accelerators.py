@@ -78,8 +78,8 @@ def find_accelerator(name: str) -> Accelerator:
     if variants:
         raise UserError(f"Accelerator '{name}' comes in several kinds: write {' or '.join(variants)}.")
     raise UserError(
-        f"Accelerator '{name}' is not in the catalogue{nearest(wanted, [*_names()])}: give its memory and rates "
-        "yourself, or write one of " + ", ".join(keys) + "."
+        f"Accelerator '{name}' is not in the catalogue{nearest(wanted, [*_names()])}: name a YAML file with its "
+        "figures (memory: 24GiB, tflops: 100), or write one of " + ", ".join(keys) + "."
     )
 
 

@@ -8,6 +8,11 @@ from hf_recipes.core.escape import text
 from hf_recipes.core.html import note, section, table
 from hf_recipes.report.read_run import RunRecord
 
+_ON_CPU = (
+    "On a CPU there is no allocator to ask: measured is what the whole process grew by, with libraries loaded on the "
+    "way and memory that the C library keeps for later: more than tensors, by hundreds of MiB for a small model."
+)
+
 
 def planned(record: RunRecord) -> str:
     """The section; empty where nothing was planned."""
@@ -18,7 +23,8 @@ def planned(record: RunRecord) -> str:
     rows = [["memory of a rank at its peak", _gib(needed), _gib(measured), _apart(needed, measured)]]
     parts = _parts(memory)
     body = table(["", "planned", "measured", "planned too much (+) or too little (-)"], rows)
-    return section("Planned and measured", body + (note(parts) if parts else ""))
+    notes = [parts, _ON_CPU if record.plan["measured"].get("device") == "cpu" else ""] if measured else [parts]
+    return section("Planned and measured", body + "".join(note(each) for each in notes if each))
 
 
 def _measured(plan: dict[str, Any]) -> float | None:

@@ -148,5 +148,5 @@ def divisors_downwards(number: int) -> list[int]:
 
 
 def readable(size: float) -> str:
-    """``1.2 GB`` or ``34 MB``."""
-    return f"{size / 1e9:.1f} GB" if abs(size) >= 1e9 else f"{size / 1e6:.0f} MB"
+    """``1.2 GiB`` or ``34 MiB``."""
+    return f"{size / 2**30:.1f} GiB" if abs(size) >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -105,7 +105,12 @@ class PlanCheck:
         """
         if self._record is None or self._memory is None or not is_main():
             return
-        measured = {"memory_bytes": self._memory.peak_bytes(), "seconds": seconds, "steps": steps}
+        measured = {
+            "memory_bytes": self._memory.peak_bytes(),
+            "device": self._setup.arguments.device.type,
+            "seconds": seconds,
+            "steps": steps,
+        }
         self._setup.run.write(self._setup.run.plan_json, {**self._record, "measured": measured})
 
     def _checked(

@@ -73,11 +73,10 @@ def _facts(plan: Plan, device: DevicePlan) -> dict[str, str]:
     facts["a step"] = f"{_seconds(time.step_seconds)}, {time.tokens_per_second.expected:,.0f} tokens/s"
     facts["utilisation"] = f"{time.utilization.expected:.0%} of the peak over a whole step; computing: {time.basis}"
     if plan.run_is_known and device.cost and device.cost.usd and device.cost.price:
-        usd = device.cost.usd
-        facts["cost"] = f"${usd.expected:,.2f} ({usd.low:,.2f} to {usd.high:,.2f}; {device.cost.price.source})"
+        facts["cost"] = _dollars(device.cost.usd, device.cost.price.source)
     if plan.run_is_known and device.cost and device.cost.kwh:
         energy = device.cost.energy_usd
-        facts["energy"] = f"{device.cost.kwh.expected:,.2f} kWh" + (f", ${energy.expected:,.2f}" if energy else "")
+        facts["energy"] = f"{device.cost.kwh.expected:,.3g} kWh" + (f", ${energy.expected:,.2f}" if energy else "")
     return facts
 
 
@@ -103,8 +102,14 @@ def _batch(one: Considered) -> str:
 
 
 def _hours(band: Band) -> str:
-    unit, factor = ("h", 1.0) if band.expected >= 1 else ("min", 60.0)
+    unit, factor = ("h", 1.0) if band.expected >= 1 else ("min", 60.0) if band.expected * 60 >= 1 else ("s", 3600.0)
     return f"{band.expected * factor:.3g} {unit} ({band.low * factor:.3g} to {band.high * factor:.3g})"
+
+
+def _dollars(band: Band, source: str) -> str:
+    if band.expected < 0.01:
+        return f"under $0.01 ({source})"
+    return f"${band.expected:,.2f} ({band.low:,.2f} to {band.high:,.2f}; {source})"
 
 
 def _seconds(band: Band) -> str:

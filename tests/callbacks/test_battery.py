@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from sampled import sampled
 from watch_helpers import PoisonModel, logged, make_trainer, weights
 
 from hf_recipes.callbacks.build import build_watchers
@@ -50,8 +51,10 @@ def test_each_callback_trains_alone_and_together(name, tmp_path):
     assert trainer.state.global_step == 4
 
 
-@pytest.mark.parametrize("max_grad_norm", [0.0, 0.05, 1.0])
-@pytest.mark.parametrize("name", ["grad_norm", "non_finite", "loss", "throughput", "all"])
+@pytest.mark.parametrize("max_grad_norm", sampled([0.0, 0.05, 1.0], keep=[0.05]))
+@pytest.mark.parametrize(
+    "name", sampled(["grad_norm", "non_finite", "loss", "throughput", "all"], keep=["non_finite", "all"])
+)
 def test_watching_changes_no_number(name, max_grad_norm, tmp_path):
     runs = []
     for callbacks in ([], ALL[name]()):

@@ -97,7 +97,7 @@ def test_names_in_any_spelling(name, key):
         ("h10", "did you mean 'h100'?"),
         ("a100", "several kinds: write a100-40g or a100-80g"),
         ("v100", "write v100-16g or v100-32g"),
-        ("abacus", "not in the catalogue: give its memory"),
+        ("abacus", "not in the catalogue: name a YAML file"),
         ("", "not in the catalogue"),
     ],
 )
@@ -170,6 +170,35 @@ def test_an_accelerator_of_ones_own():
     like = custom_accelerator({"like": "h100", "memory": "40GiB", "tflops": {"bfloat16": 500}})
     assert like.bandwidth == find_accelerator("h100").bandwidth
     assert (like.flops["bfloat16"], like.flops["float8"]) == (5e14, find_accelerator("h100").flops["float8"])
+
+
+def test_an_accelerator_of_ones_own_is_named_by_its_file(tmp_path):
+    file = tmp_path / "my_card.yaml"
+    file.write_text("memory: 24GiB\ntflops: 100\n")
+    ours, other = choose_accelerators(f"{file},h100")
+    assert (ours.name, ours.memory_bytes, other.key) == ("my_card", 24 * 2**30, "h100")
+    file.write_text("like: h100\nmemory: 40GiB\n")
+    assert choose_accelerators(str(file))[0].flops == other.flops
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "cannot be read as YAML .FileNotFoundError."),
+        ("memory: [", "cannot be read as YAML .ParserError."),
+        ("24GiB", "holds no fields"),
+        ("memroy: 24GiB", r"my_card.yaml: Accelerator: unknown field 'memroy' .did you mean 'memory'"),
+        ("memory: 24GiB\ntflops: [1]", r"tflops: '\[1\]' is no number"),
+        ("like: h999", "'h999' is not in the catalogue"),
+    ],
+)
+def test_a_file_that_is_no_accelerator_is_told_by_name(content, sentence, tmp_path):
+    file = tmp_path / "my_card.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UserError, match=sentence) as told:
+        choose_accelerators(str(file))
+    assert "my_card.yaml" in str(told.value)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from datasets import Dataset
+from sampled import sampled
 from transformers import LlamaConfig, LlamaForSequenceClassification, Trainer, TrainingArguments
 
 from hf_recipes.checkpoints.verification.verify import verify_checkpoint
@@ -33,7 +34,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", sampled(METHODS, keep=[METHODS[1], "full", METHODS[-1]]))
 def test_a_classifier_learns_is_saved_and_loads_with_its_labels(method, workplace, tiny_model_dir):
     keys = f"--model_name_or_path {tiny_model_dir} --datasets rows.jsonl --output_dir run --method {method}"
     keys += " --learning_rate 0.02 --num_train_epochs 4 --per_device_train_batch_size 8 --disable_tqdm true"

@@ -57,6 +57,7 @@ def test_a_run_leaves_what_was_planned_and_measured(recipe, tmp_path, caplog):
     assert "Plan: a step of 4 × " in caplog.text
     page = write_report_of(tmp_path / "run")
     assert "Planned and measured" in page
+    assert "On a CPU there is no allocator to ask" in page
     assert "GiB" in page
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from hf_recipes.core.accelerators import Accelerator, find_accelerator
 from hf_recipes.core.errors import UserError, nearest
@@ -36,20 +39,38 @@ def parse_bytes(text: str | float) -> float:
 
 
 def choose_accelerators(names: str, memory: str | float | None = None) -> tuple[Accelerator, ...]:
-    """Those of a list like ``h100,a100-80g,rtx-4090``.
+    """Those of a list like ``h100,a100-80g,my_card.yaml``.
 
     Args:
-        names: keys or aliases of the catalogue, parted by commas.
+        names: keys or aliases of the catalogue, or YAML files as `custom_accelerator` takes them, parted by commas.
         memory: what each of them has, where it is not the catalogue's.
 
     Raises:
-        UserError: a name is unknown or there is none.
+        UserError: a name is unknown or there is none; a file is none of an accelerator.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
         raise UserError("No accelerator named: write one or several, as in h100,a100-80g,rtx-4090.")
-    found = [find_accelerator(name) for name in wanted]
+    found = [
+        _read(Path(name)) if name.endswith((".yaml", ".yml", ".json")) else find_accelerator(name) for name in wanted
+    ]
     return tuple(found if memory is None else (with_memory(each, memory) for each in found))
+
+
+def _read(path: Path) -> Accelerator:
+    try:
+        figures = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(
+            f"--gpu: '{path}' cannot be read as YAML ({type(error).__name__}): name a file with name, memory, tflops "
+            "and the like, or a key of the catalogue."
+        ) from error
+    if not isinstance(figures, dict):
+        raise UserError(f"--gpu: '{path}' holds no fields: write one a line, such as memory: 24GiB.")
+    try:
+        return custom_accelerator({"name": path.stem, **figures} if "like" not in figures else figures)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def with_memory(accelerator: Accelerator, memory: str | float) -> Accelerator:

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
+from sampled import sampled
 from tiny_models import make_tiny_llama
 from tiny_runs import tiny_arguments
 from transformers import AutoModelForCausalLM
@@ -113,10 +114,13 @@ def first_query(model):
     return model.get_base_model().model.layers[0].self_attn.q_proj
 
 
-@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize(
+    "start", sampled(STARTS, keep=["pissa with rsLoRA and patterns, which PEFT cannot convert", "olora"])
+)
 def test_a_start_leaves_the_model_as_it_was_trains_resumes_and_ends_as_plain_lora(
     start, tiny_model_dir, tokenizer, tmp_path
 ):
+    start = STARTS[start]
     changes = start["init_lora_weights"] != "orthogonal"
     model = attach_lora(load(tiny_model_dir), settings(**start))
     torch.testing.assert_close(logits(model), logits(load(tiny_model_dir)), rtol=0, atol=2e-6)
