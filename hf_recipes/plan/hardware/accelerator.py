@@ -68,7 +68,7 @@ def _read(path: Path) -> Accelerator:
     if not isinstance(figures, dict):
         raise UserError(f"--gpu: '{path}' holds no fields: write one a line, such as memory: 24GiB.")
     try:
-        return custom_accelerator({"name": path.stem, **figures} if "like" not in figures else figures)
+        return custom_accelerator({"name": path.stem, **figures})
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
