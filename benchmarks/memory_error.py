@@ -129,6 +129,7 @@ def published_lines(path: Path, configs: Path) -> Iterable[Line]:
         estimates = {}
         if each.settings.method != "inference":
             estimates = _estimates(config, geometry, each.settings, Layout(), "cuda", each.kind)
+            estimates[FORMULA] += each.besides(geometry)
         yield Line(each.name, each.measured, each.kind, estimates, each.left_out)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from memory_rows.rows import Row
+from memory_rows.rows import Row, layout_of
 from memory_rows.shapes import build_config
 
 
@@ -34,12 +34,14 @@ def build_base(row: Row) -> Any:
 
 def attach(row: Row, model: Any) -> Any:
     """The row's method on `model`, as `training.model.build_for_method` puts it there."""
+    from hf_recipes.models.methods.experts import set_router_training
     from hf_recipes.models.methods.lora import LoraSettings, attach_lora
     from hf_recipes.models.methods.partial import PartialSettings, attach_partial
     from hf_recipes.models.quantized import freeze_quantized
     from hf_recipes.models.trained_dtype import widen_trained
 
     if row.method == "full":
+        set_router_training(model, False)
         return model
     if row.method == "partial":
         return attach_partial(model, PartialSettings(2), autocast_adapter_dtype=row.autocast)
@@ -63,6 +65,7 @@ def build_trainer(row: Row, model: Any, output: Path, watch: Callable[[str], Non
 
     from hf_recipes.data.batching.collate import SupervisedCollator
     from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
+    from hf_recipes.training.checkpointing import let_selective_reach_the_base
     from hf_recipes.training.trainer import SupervisedTrainer
 
     class Watched(SupervisedTrainer):
@@ -83,6 +86,7 @@ def build_trainer(row: Row, model: Any, output: Path, watch: Callable[[str], Non
             watch("end")
 
     kwargs = checkpointing_kwargs(row.checkpointing)
+    let_selective_reach_the_base(model, kwargs)
     arguments = SFTConfig(
         output_dir=str(output),
         per_device_train_batch_size=row.batch,
@@ -102,6 +106,7 @@ def build_trainer(row: Row, model: Any, output: Path, watch: Callable[[str], Non
         logging_steps=1,
         disable_tqdm=True,
         max_length=None,
+        router_aux_loss_coef=0.0,  # as `training.model` sets it where routers are frozen
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         dataloader_pin_memory=False,
@@ -136,14 +141,9 @@ def _sharding(row: Row) -> dict[str, Any]:
         layer = {"llama": "LlamaDecoderLayer", "mistral": "MistralDecoderLayer"}[row.shape.split("-")[0]]
         return {"fsdp": True, "fsdp_config": {"transformer_layer_cls_to_wrap": layer}}
     if row.sharding.startswith("zero"):
-        config = {
-            "zero_optimization": {"stage": int(row.sharding[-1])},
-            "train_micro_batch_size_per_gpu": "auto",
-            "train_batch_size": "auto",
-            "gradient_accumulation_steps": "auto",
-            "zero_allow_untested_optimizer": True,
-        }
-        return {"deepspeed": config}
+        from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config
+
+        return {"deepspeed": deepspeed_config(layout_of(row))}
     return {}
 
 

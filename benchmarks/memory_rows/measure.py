@@ -116,8 +116,9 @@ def measure(row: Row) -> dict[str, Any]:
     before_rss = _rss()
     started = time.process_time()
     # What the trainer replaces must be made under the profiler, which sees releases of nothing older: a model that is
-    # cut into shares, adapters over a quantised base (TRL casts them).
-    base = None if sharded else build.build_base(row)
+    # cut into shares or moved to the rank's own device (several ranks: to "cpu:0", which makes copies), adapters over a
+    # quantised base (TRL casts them).
+    base = None if row.ranks > 1 else build.build_base(row)
     model = build.attach(row, base) if base is not None and row.method != "qlora" else None
     gc.collect()
     built = model if model is not None else base

@@ -39,22 +39,41 @@ def watching() -> Iterator[Watched]:
     seen = Watched()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         yield seen
-    _cumulate(profile.profiler.kineto_results.events(), seen)
+    results = profile.profiler.kineto_results
+    _cumulate(_marks(results.events()), _changes(results.experimental_event_tree()), seen)
 
 
-def _cumulate(events: Any, seen: Watched) -> None:
-    points: list[tuple[int, str, int]] = []
-    for event in events:
-        name = event.name()
-        if name == "[memory]":
-            points.append((event.start_ns(), "", event.nbytes()))
-        elif name.startswith(_MARK):
-            points.append((event.start_ns(), name.removeprefix(_MARK), 0))
-    live, phase = 0, "before"
-    for _, name, size in sorted(points, key=lambda point: point[0]):
-        if name:
+def _marks(events: Any) -> list[tuple[int, str]]:
+    """When each phase began."""
+    named = ((event.start_ns(), event.name()) for event in events)
+    return sorted((time, name.removeprefix(_MARK)) for time, name in named if name.startswith(_MARK))
+
+
+def _changes(roots: Any) -> list[tuple[int, int, int]]:
+    """Allocations (bytes above 0) and releases: time, address, bytes."""
+    found, waiting = [], list(roots)
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.tag == torch._C._profiler._EventType.Allocation:
+            found.append((node.start_time_ns, node.extra_fields.ptr, node.extra_fields.alloc_size))
+    return sorted(found, key=lambda change: change[0])
+
+
+def _cumulate(marks: list[tuple[int, str]], changes: list[tuple[int, int, int]], seen: Watched) -> None:
+    """A thread that is not followed (gloo's) may release what a followed one allocated: it is known to be gone when its
+    address is given away again."""
+    held: dict[int, int] = {}
+    live, phase, waiting = 0, "before", list(reversed(marks))
+    for time, address, size in changes:
+        while waiting and waiting[-1][0] <= time:
             seen.ends[phase] = live
-            phase = name
-        live += size
+            phase = waiting.pop()[1]
+            seen.peaks[phase] = max(seen.peaks.get(phase, 0), live)
+        live += size - (held.pop(address, 0) if size > 0 else 0)
+        if size > 0:
+            held[address] = size
+        else:
+            held.pop(address, None)
         seen.peaks[phase] = max(seen.peaks.get(phase, 0), live)
     seen.ends[phase] = live

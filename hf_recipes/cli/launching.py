@@ -12,6 +12,7 @@ from hf_recipes.recipe.validate import REFUSED_KEYS
 
 if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import Recipe
+    from hf_recipes.training.auto_strategy import AutoChoice
 
 # (datasets, bad_rows) → raises UserError: a quick look at the data before ranks are started.
 CheckData = Callable[[list[dict[str, Any]], str], None]
@@ -58,12 +59,13 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.checkpoints.lock import release_lock, take_lock
     from hf_recipes.core.errors import UserError
     from hf_recipes.core.run_directory import list_checkpoints
+    from hf_recipes.plan.strategy.names import check_sizes
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
     from hf_recipes.training.on_finish import run_on_finish
     from hf_recipes.training.output import choose_output
     from hf_recipes.training.preemption_keys import check_preemption_keys
-    from hf_recipes.training.strategy_file import strategy_file
+    from hf_recipes.training.strategy_file import recipe_sizes, strategy_file
 
     if not options.config:
         raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
@@ -83,10 +85,23 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks)]
     grace = float(recipe.get("preemption_grace_seconds", 25.0))
-    config_file = options.config_file or strategy_file(recipe.get("strategy", "auto"), ranks, Path(output))
+    config_file = options.config_file
+    if config_file is None:
+        check_sizes(recipe.get("strategy", "auto"), sizes := recipe_sizes(recipe.values))
+        chosen = _choose(module, recipe, ranks)
+        fixed += chosen.arguments
+        config_file = strategy_file(chosen.strategy, ranks, Path(output), sizes)
     code = launch(module, fixed, Path(output), num_processes=ranks, config_file=config_file, grace_seconds=grace)
     run_on_finish(recipe.get("on_finish"), Path(output), code)
     return code
+
+
+def _choose(module: str, recipe: Recipe, ranks: int) -> AutoChoice:
+    """The recipe's strategy; the planner's where it leaves it open. The planner knows language models alone."""
+    from hf_recipes.training.auto_strategy import AutoChoice, choose_here
+
+    strategy = recipe.get("strategy", "auto")
+    return choose_here(recipe, ranks) if strategy == "auto" and module == "hf_recipes.sft" else AutoChoice(strategy)
 
 
 def _ranks(options: argparse.Namespace, recipe: Recipe) -> int:

@@ -23,11 +23,13 @@ VERBS: dict[str, str] = {
     "profile": "measure where a recipe's steps spend time and memory, and say what to change",
     "sft": "fine-tune by a recipe (accelerate launch -m hf_recipes.sft, with checks before and an exit code after)",
     "classify": "fine-tune a text classifier by a recipe",
+    "launch": "write the job files of a scheduler from one recipe: Slurm, Kubernetes, SkyPilot, Ray",
     "verify": "check a checkpoint, adapter or model for damage",
     "evaluate": "compare base and tuned model on domain, format and general text",
     "merge": "merge an adapter into its base, tensor by tensor, and prove it",
     "export": "write a run's result as adapter, merged model, 4-bit or GGUF; load each back and measure it",
     "report": "draw the curves and write the page of a run",
+    "doctor": "measure the network between ranks, and say whether a strategy can live with it",
 }
 _MODULES = {"ls": "recipes_list", "cp": "recipes_copy"}
 

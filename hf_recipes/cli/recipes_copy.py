@@ -1,13 +1,13 @@
-"""`hf-recipes cp`: a shipped recipe, copied for editing."""
+"""`hf-recipes cp`: a shipped recipe or launch configuration, copied for editing."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hf_recipes.recipe.shipped import copy_recipe
+from hf_recipes.recipe.shipped import accelerate_files, copy_recipe
 
-HELP = "Copy a shipped recipe to a file of your own. An existing file is never overwritten."
+HELP = "Copy a shipped recipe, or a launch configuration, to a file of your own. An existing file is never overwritten."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Copy and say what to do next."""
-    copied = copy_recipe(options.name, Path(options.target))
-    print(f"Copied to {copied}. Next: hf-recipes sft --config {copied}")
+    copied, *beside = copy_recipe(options.name, Path(options.target))
+    is_recipe = options.name.removeprefix("recipes/").removesuffix(".yaml") not in accelerate_files()
+    told = " and ".join(map(str, (copied, *beside)))
+    how = f"--config {copied}" if is_recipe else f"--config RECIPE --config_file {copied}"
+    print(f"Copied to {told}. Next: hf-recipes sft {how}")
     return 0

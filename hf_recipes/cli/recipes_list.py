@@ -1,4 +1,4 @@
-"""`hf-recipes ls`: the shipped recipes."""
+"""`hf-recipes ls`: the shipped recipes, and the configurations for a launcher."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ import argparse
 import json
 
 from hf_recipes.core.tables import render_table
-from hf_recipes.recipe.shipped import shipped_recipes, summary
+from hf_recipes.recipe.shipped import accelerate_files, shipped_recipes, summary
 
-HELP = "List the recipes that come with the package; `hf-recipes cp NAME` copies one to edit it."
+HELP = "List the recipes that come with the package, and accelerate's configurations; `hf-recipes cp NAME` copies one."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``--json``."""
-    parser.add_argument("--json", action="store_true", help="names, files and summaries as JSON")
+    parser.add_argument("--json", action="store_true", help="names, kinds, files and summaries as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print names and summaries."""
-    recipes = [(name, str(path), summary(path)) for name, path in shipped_recipes().items()]
+    tables = {"recipe": shipped_recipes(), "accelerate": accelerate_files()}
     if options.json:
-        print(json.dumps([dict(zip(("name", "path", "summary"), recipe, strict=True)) for recipe in recipes], indent=2))
-    else:
-        print(render_table(("recipe", "what it does"), [(name, text) for name, _, text in recipes]))
+        found = [
+            {"name": name, "kind": kind, "path": str(path), "summary": summary(path)}
+            for kind, files in tables.items()
+            for name, path in files.items()
+        ]
+        print(json.dumps(found, indent=2))
+        return 0
+    heads = {"recipe": "recipe", "accelerate": "launch configuration"}
+    for kind, files in tables.items():
+        print(render_table((heads[kind], "what it does"), [(name, summary(path)) for name, path in files.items()]))
+        if kind == "recipe":
+            print()
     return 0

@@ -22,6 +22,7 @@ def load_base(
     dtype: str,
     task: str = "causal_lm",
     quantization: Any = None,
+    distributed_config: Any = None,
     **arguments: Any,
 ) -> PreTrainedModel:
     """Load a base model.
@@ -31,6 +32,8 @@ def load_base(
         dtype: ``bf16``, ``fp16`` or ``fp32`` in any spelling.
         task: A key of `AUTO_CLASSES`.
         quantization: From `quantized.choose_quantization`; None loads the base as it is stored.
+        distributed_config: Of transformers: each rank loads its parts of the tensors, onto its device; the process
+            group must be up.
         arguments: Passed on to ``from_pretrained`` (``attn_implementation``, ``trust_remote_code``, ``num_labels`` …).
             A ``device_map`` that would spread the model under a launcher is left out, and this is told.
 
@@ -45,6 +48,9 @@ def load_base(
     stored = stored_quantization(source, **hub)
     quantized = quantization is not None or stored is not None
     device_map = device_map_for(given.pop("device_map", None), quantized=quantized)
+    if distributed_config is not None:
+        device_map = None  # the config places the parts
+        given["distributed_config"] = distributed_config
     if source.gguf_file:
         # Left packed, a GGUF base can neither be trained in full nor saved.
         quantization = transformers.GgufConfig(dequantize=True)

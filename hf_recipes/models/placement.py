@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.core.data_parallel import degrees
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import world_size
 
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainingArguments
 
+TENSOR_PARALLEL = "tensor parallelism"
 FSDP = "FSDP"
 ZERO3 = "DeepSpeed ZeRO-3"
 
@@ -43,15 +47,28 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 
 def sharded_by(arguments: TrainingArguments | None = None) -> str | None:
-    """What will shard the weights of each layer (`FSDP`, `ZERO3`), by the launcher's settings or, given its arguments,
-    the Trainer's."""
+    """What will shard the weights of each layer (`TENSOR_PARALLEL`, `FSDP`, `ZERO3`), by the launcher's settings or,
+    given its arguments, the Trainer's."""
+    if arguments is not None and degrees(arguments)[0] > 1:
+        return TENSOR_PARALLEL
     if _is_on("ACCELERATE_USE_FSDP") or (arguments is not None and arguments.fsdp):
         return FSDP
-    if under_deepspeed() and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
+    if under_deepspeed() and _zero_stage() == 3:
         return ZERO3
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     return ZERO3 if is_deepspeed_zero3_enabled() else None
+
+
+def _zero_stage() -> int | None:
+    """The stage that the launcher has told: in its environment, or in the DeepSpeed file that it names there."""
+    file = Path(os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none"))
+    if not file.is_file():
+        return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "0"))
+    try:
+        return int(json.loads(file.read_text(encoding="utf-8"))["zero_optimization"]["stage"])
+    except (OSError, ValueError, KeyError, TypeError):  # DeepSpeed will say what is wrong with it
+        return None
 
 
 def under_deepspeed() -> bool:

@@ -21,6 +21,9 @@ Strategy = Literal[
     "zero3_offload",
     "fsdp_offload",
     "zero3_offload_all",
+    "tp",
+    "cp",
+    "pp",
 ]
 
 # Keys that act with some methods only; given with another one, they are told to have no effect.
@@ -243,8 +246,36 @@ class RecipeArguments:
     strategy: Strategy = field(
         default="auto",
         metadata={
-            "help": "How several ranks share the work (`hf-recipes plan` chooses one); auto: as the launcher is "
-            "configured, else ddp."
+            "help": "How several ranks share the work; auto: as --config_file says, else what `hf-recipes plan` would "
+            "choose for the devices here, else ddp."
+        },
+    )
+    tensor_parallel_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "strategy: tp (default: all ranks of a node) or pp (default 1): ranks that share each layer's "
+            "matrices; what remains is data parallel."
+        },
+    )
+    context_parallel_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "strategy: cp: ranks that share the tokens of each row (default: all ranks of a node); what "
+            "remains is data parallel."
+        },
+    )
+    pipeline_parallel_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "strategy: pp: stages that the layers are cut into (default: as many as there are ranks for); "
+            "what remains is data parallel."
+        },
+    )
+    pipeline_schedule: Literal["1f1b", "gpipe"] = field(
+        default="1f1b",
+        metadata={
+            "help": "strategy: pp: the order of micro-batches, of which a step has gradient_accumulation_steps: 1f1b "
+            "keeps activations of as many as there are stages, gpipe of all."
         },
     )
     plan_check: Literal["on", "off"] = field(

@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hf_recipes.core.data_parallel import data_parallel_ranks, set_degrees
 from hf_recipes.models.precision import Hardware, Precision, choose_precision
+from hf_recipes.plan.strategy.names import layout_of
 from hf_recipes.recipe.resolve import Recipe, parse_recipe
+from hf_recipes.training.launched import node_count
+from hf_recipes.training.parallelism import save_model_only
+from hf_recipes.training.strategy_file import recipe_sizes
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -54,12 +59,20 @@ def build_arguments(
     if recipe.get("eval_share", 0.1) == 0:
         values["eval_strategy"] = "no"
     values.setdefault("output_dir", "runs")
-    return parse_recipe(Recipe(recipe.name, values, recipe.given))
+    arguments, model_settings, ours = parse_recipe(Recipe(recipe.name, values, recipe.given))
+    if ours.strategy in ("tp", "cp"):
+        nodes = node_count(int(arguments.world_size))
+        layout = layout_of(ours.strategy, int(arguments.world_size), nodes, recipe_sizes(ours))
+        set_degrees(arguments, layout.tensor, layout.context)
+    if ours.strategy == "tp":
+        save_model_only(arguments)
+    return arguments, model_settings, ours
 
 
 def global_batch_size(arguments: TrainingArguments) -> int:
-    """Rows that meet in one optimizer step: micro-batch × accumulation × ranks."""
-    return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    """Rows that meet in one optimizer step: micro-batch × accumulation × data-parallel ranks."""
+    rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    return int(rows * data_parallel_ranks(arguments))
 
 
 def order_seed(arguments: TrainingArguments) -> int:
@@ -71,7 +84,7 @@ def total_steps(rows: int, arguments: SFTConfig) -> int:
     """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
     if arguments.max_steps > 0:
         return arguments.max_steps
-    rows_per_rank = math.ceil(rows / arguments.world_size)
+    rows_per_rank = math.ceil(rows / data_parallel_ranks(arguments))
     batches = math.ceil(rows_per_rank / arguments.per_device_train_batch_size)
     updates = math.ceil(batches / arguments.gradient_accumulation_steps)
     return max(1, math.ceil(updates * arguments.num_train_epochs))

@@ -16,7 +16,10 @@ from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
 from hf_recipes.core.stop_signals import StopListener
+from hf_recipes.doctor.network.roll_call import Absent, Place, roll_call
 from hf_recipes.training.environment import LAUNCHED_BY_US, leave_with_parent
+
+_PATIENCE_SECONDS = 1800.0  # the Trainer's default of ddp_timeout
 
 
 def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
@@ -39,8 +42,9 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         config, keys = split_config(arguments)
         _train(train, config, keys)
     except (UserError, CheckFailed, Preempted) as error:
-        if rank() == 0:
+        if rank() == 0 or (isinstance(error, Absent) and int(os.environ.get("LOCAL_RANK", "0")) == 0):
             print(f"hf-recipes: {error}", file=sys.stderr)
+        if rank() == 0:
             _record_unrecorded(error, arguments)
         told = os.environ.get(LAUNCHED_BY_US) and not isinstance(error, TakenDirectory)  # else there is no status
         return 0 if told else error.exit_code
@@ -77,10 +81,19 @@ def split_config(arguments: Sequence[str]) -> tuple[str, list[str]]:
     raise UserError("No recipe given: write --config PATH_OR_NAME (`hf-recipes ls` lists the shipped ones).")
 
 
+def _wait_for_all(patience_seconds: float) -> None:
+    """Where each rank was started on its own (Kubernetes, srun). Torch's launchers start ranks once all machines have
+    come."""
+    place = Place.of()
+    if place is not None and place.ranks > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
+        roll_call(place, patience_seconds)
+
+
 def _train(train: str, config: str, keys: list[str]) -> None:
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(config, keys)
+    _wait_for_all(float(recipe.get("ddp_timeout") or _PATIENCE_SECONDS))
     module, function = train.split(":")
     run = getattr(importlib.import_module(module), function)
     try:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import read_events
@@ -21,6 +23,15 @@ from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
 from hf_recipes.training.rank_group import GroupEnd, run_group
+
+# What helps on devices by its makers' own documentation; whatever the user has set stays.
+_FOR_DEVICES = {
+    # "Memory management" in PyTorch's CUDA notes: for rows of changing length, whose blocks otherwise do not fit the
+    # gaps that others left.
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    # NCCL's "Environment Variables": an error is explained when it comes, not only passed on.
+    "NCCL_DEBUG": "WARN",
+}
 
 
 def has_accelerator() -> bool:
@@ -40,6 +51,8 @@ def launch_command(module: str, arguments: Sequence[str], num_processes: int, co
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     if config_file:  # a flag beside it would put aside what the file says of how the ranks share the work
         command += ["--config_file", config_file, "--num_processes", str(num_processes)]
+        if needs_port(config_file):
+            command += ["--main_process_port", "0"]
         return [*command, "-m", module, *arguments]
     # Without it accelerate asks its own default config file, which may belong to another job.
     command += ["--num_processes", str(num_processes), "--num_machines", "1", "--mixed_precision", "no"]
@@ -47,6 +60,18 @@ def launch_command(module: str, arguments: Sequence[str], num_processes: int, co
     if num_processes > 1:
         command += ["--multi_gpu", "--main_process_port", "0"]
     return [*command, "-m", module, *arguments]
+
+
+def needs_port(config_file: str) -> bool:
+    """Whether a config file for one machine leaves the port to accelerate, which always takes 29500: of two runs on a
+    machine, the second may then join the first."""
+    try:
+        content = yaml.safe_load(Path(config_file).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return False
+    if not isinstance(content, dict) or int(content.get("num_machines") or 1) > 1:
+        return False
+    return content.get("main_process_port") is None
 
 
 def launch_environment(num_processes: int) -> dict[str, str]:
@@ -57,6 +82,9 @@ def launch_environment(num_processes: int) -> dict[str, str]:
         environment["ACCELERATE_USE_CPU"] = "true"
         # Otherwise importing deepspeed, where it is installed, looks for devices and says so on every rank.
         environment.setdefault("DS_ACCELERATOR", "cpu")
+        return environment
+    for name, value in _FOR_DEVICES.items():
+        environment.setdefault(name, value)
     return environment
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.core.data_parallel import degrees
 from hf_recipes.models.placement import FSDP, sharded_by, under_deepspeed
 from hf_recipes.plan.layout import Layout, Sharding
 
@@ -15,10 +16,15 @@ if TYPE_CHECKING:
 _STAGES: dict[int, Sharding] = {1: "zero1", 2: "zero2", 3: "zero3"}
 
 
+def node_count(ranks: int) -> int:
+    """Machines that so many ranks stand in, by the launcher's word."""
+    return max(1, ranks // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
+
+
 def launched_layout(arguments: SFTConfig) -> Layout:
     """How the launcher laid this run over its ranks."""
     ranks = int(arguments.world_size)
-    nodes = max(1, ranks // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
+    nodes = node_count(ranks)
     if under_deepspeed():
         return _under_deepspeed(ranks, nodes, arguments)
     if ranks == 1:
@@ -26,8 +32,26 @@ def launched_layout(arguments: SFTConfig) -> Layout:
     if sharded_by(arguments) != FSDP:
         return Layout(ranks, nodes, "ddp")
     replicas = int(os.environ.get("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "1"))
+    context = int(os.environ.get("PARALLELISM_CONFIG_CP_SIZE", "1"))
     offload = os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true"
-    return Layout(ranks, nodes, "fsdp", replicas=replicas, offload_optimizer=offload, offload_weights=offload)
+    return Layout(
+        ranks,
+        nodes,
+        "fsdp",
+        context=context,
+        replicas=replicas,
+        offload_optimizer=offload,
+        offload_weights=offload,
+    )
+
+
+def run_layout(arguments: SFTConfig) -> Layout:
+    """How a run lies over its ranks: as the launcher laid it, and as the model is cut when it is loaded."""
+    tensor, _ = degrees(arguments)
+    if tensor == 1:
+        return launched_layout(arguments)
+    ranks = int(arguments.world_size)
+    return Layout(ranks, node_count(ranks), "fsdp" if ranks > tensor else "none", tensor=tensor)
 
 
 def _under_deepspeed(ranks: int, nodes: int, arguments: SFTConfig) -> Layout:

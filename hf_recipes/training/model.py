@@ -26,6 +26,7 @@ from hf_recipes.models.source import ModelSource
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.trained_dtype import widen_trained
 from hf_recipes.training.adapter_start import attach_started_lora
+from hf_recipes.training.parallelism import check_cut, tensor_parallel_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,6 +94,7 @@ def build_for_method(
         dtype=setup.precision.dtype,
         task=task,
         quantization=quantization,
+        distributed_config=tensor_parallel_config(setup.arguments),
         attn_implementation=settings.attn_implementation,
         trust_remote_code=setup.arguments.trust_remote_code,
         **arguments,
@@ -107,6 +109,7 @@ def build_for_method(
     )
     setup.arguments.router_aux_loss_coef = router_coefficient
     model = attach_method(base, setup, TASK_TYPES[task], resume)
+    check_cut(model)
     if method not in WHOLE_METHODS:
         widen_trained(model, under_autocast=setup.precision.autocast)
     return model

@@ -22,7 +22,7 @@ from hf_recipes.plan.strategy.names import strategy_of
 from hf_recipes.plan.strategy.search import Job
 from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.free_memory import free_bytes
-from hf_recipes.training.launched import launched_layout
+from hf_recipes.training.launched import run_layout
 from hf_recipes.training.memory_use import MemoryUse
 from hf_recipes.training.plan_job import (
     load_config,
@@ -125,7 +125,8 @@ class PlanCheck:
         """The way the run will take, its memory, and what is free for it on the fullest rank."""
         geometry = self._geometry = self._geometry or self._read_geometry()
         settings = recipe_settings(self._planned, geometry, tokens, supervised_share=supervised_share)
-        if settings.loss == "chunked" and launched_layout(self._setup.arguments).sharding in ("fsdp", "zero3"):
+        layout = run_layout(self._setup.arguments)
+        if settings.loss == "chunked" and (layout.sharding in ("fsdp", "zero3") or layout.tensor > 1):
             settings = replace(settings, loss="trl_chunked")  # a sharded head is not ours to read
         has = min(gather(float(free_bytes(self._setup.arguments.device))))
         return *self._first_that_fits(geometry, settings, has), has
@@ -139,7 +140,7 @@ class PlanCheck:
         self, geometry: Geometry, settings: TrainingSettings, has: float
     ) -> tuple[TrainingSettings, MemoryEstimate]:
         """The first of the settings that the run may still choose between; the least of them where none fits."""
-        layout = launched_layout(self._setup.arguments)
+        layout = run_layout(self._setup.arguments)
         best: tuple[TrainingSettings, MemoryEstimate] | None = None
         for candidate in self._open_settings(settings):
             found = estimate_memory(geometry, candidate, layout.one_replica, device=self._setup.arguments.device.type)
@@ -164,7 +165,7 @@ class PlanCheck:
 
     def _refusal(self, settings: TrainingSettings, needed: MemoryEstimate, has: float, why: str) -> str:
         assert self._geometry is not None
-        layout, device = launched_layout(self._setup.arguments), self._setup.arguments.device.type
+        layout, device = run_layout(self._setup.arguments), self._setup.arguments.device.type
         wishes = Wishes(
             strategy=strategy_of(layout),
             micro_batch=settings.micro_batch,

@@ -32,6 +32,7 @@ from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end, write_last_report
+from hf_recipes.training.parallelism import padded_to
 from hf_recipes.training.plan_check import PlanCheck, planned_row, training_pace
 from hf_recipes.training.plan_data import DEFAULT_LENGTH, supervised_share
 from hf_recipes.training.resume import check_resume, find_resume
@@ -65,6 +66,10 @@ def train(recipe: Recipe) -> RunDirectory:
         UserError: wrong use, on all ranks alike.
         CheckFailed: a watcher stopped the run, or a checkpoint did not verify.
     """
+    if recipe.get("strategy") == "pp":  # no Trainer: the pipeline has a loop of its own
+        from hf_recipes.training import pipelined
+
+        return pipelined.train(recipe)
     use_all_cores()
     setup = set_up(recipe)
     with only_writer(setup.run.path), recorded_end(setup.run.path) as end:
@@ -86,6 +91,8 @@ def build_run(setup: Setup) -> BuiltRun:
         UserError: wrong use, on all ranks alike.
     """
     recipe, arguments = setup.recipe, setup.arguments
+    if setup.ours.strategy == "pp":
+        raise UserError("strategy: pp is for `hf-recipes sft` only: take another strategy here.")
     check_rows(recipe)
     check_world_size(setup.ours.num_processes, arguments.world_size)
     plan = PlanCheck(setup)
@@ -94,18 +101,18 @@ def build_run(setup: Setup) -> BuiltRun:
     plan.check_any(recipe.values.get("max_length", DEFAULT_LENGTH))
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
-    data = _prepare(setup, tokenizer, resume)
+    data = prepare(setup, tokenizer, resume)
     tell_setup(setup, source, report_table(data.report))
     longest = longest_row(data.train, recipe)
     plan.check(planned_row(longest, recipe), supervised_share(data.report))
     model = build_for_method(setup, source, tokenizer, longest_row=longest, resume=resume)
     rows = choose_rows(data.train, model, recipe, arguments, setup.precision)
-    collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id, one_row=rows.one_row)
+    collator = SupervisedCollator(tokenizer.pad_token_id, padded_to(arguments), one_row=rows.one_row)
     start_adapter_of_run(setup, model, rows, collator, resume)
     check_resume(resume, model, total_steps(rows.count, arguments), streamed=rows.count == 0)
     fitted = fit_in_memory(model, recipe, arguments, setup.precision, rows)
     tell_padding(rows, arguments)
-    stop_ids = _stop_at_end_of_turn(model, data.report)
+    stop_ids = stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
     callbacks = [*watchers, start_checkpoint_keeper(setup, source)]
     trainer = _build_trainer(setup, model, tokenizer, data, rows, collator, callbacks)
@@ -130,7 +137,7 @@ def _build_trainer(
         args=arguments,
         data_collator=collator,
         train_dataset=rows.dataset,
-        eval_dataset=_eval_parts(data),
+        eval_dataset=eval_parts(data),
         processing_class=tokenizer,
         callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
@@ -145,13 +152,13 @@ def _build_trainer(
     return trainer
 
 
-def _eval_parts(data: PreparedData | StreamedData) -> Dataset | dict[str, Dataset] | None:
+def eval_parts(data: PreparedData | StreamedData) -> Dataset | dict[str, Dataset] | None:
     """The eval rows; domain and general ones apart where there are both."""
     parts = {} if data.eval is None else parts_by_role(data.eval, data.report)
     return parts if len(parts) > 1 else data.eval
 
 
-def _prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase, resume: Path | None) -> PreparedData | StreamedData:
+def prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase, resume: Path | None) -> PreparedData | StreamedData:
     """The first rank of each machine prepares; the others find it on disk, however long that took. Streams are opened
     by every rank."""
     values = setup.recipe.values
@@ -176,7 +183,7 @@ def write_data_report(setup: Setup, data: PreparedData | StreamedData) -> None:
         setup.run.write(setup.run.data_json, data.report)
 
 
-def _stop_at_end_of_turn(model: Any, report: dict[str, Any]) -> list[int]:
+def stop_at_end_of_turn(model: Any, report: dict[str, Any]) -> list[int]:
     """Let generation stop at the token that ends a turn in the template: it is trained, so it must also be obeyed."""
     known = model.generation_config.eos_token_id
     ids = [known] if isinstance(known, int) else list(known or [])

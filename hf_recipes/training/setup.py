@@ -22,10 +22,12 @@ from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.adapter_start import make_result_plain, start_facts
 from hf_recipes.training.arguments import build_arguments, global_batch_size, recipe_precision
-from hf_recipes.training.launched import launched_layout
+from hf_recipes.training.launched import launched_layout, run_layout
 from hf_recipes.training.method_limits import check_loss_kernel, check_method
 from hf_recipes.training.output import choose_output, record_run
-from hf_recipes.training.strategy_file import check_strategy
+from hf_recipes.training.parallel_defaults import check_device, set_parallel_defaults
+from hf_recipes.training.parallelism import check_context_parallel, check_tensor_parallel
+from hf_recipes.training.strategy_file import check_strategy, recipe_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -101,7 +103,12 @@ def set_up(recipe: Recipe) -> Setup:
     check_loss_kernel(recipe, hardware)
     precision = recipe_precision(recipe, hardware)
     arguments, model_settings, ours = build_arguments(recipe, hardware, precision)
-    check_strategy(ours.strategy, launched_layout(arguments))
+    check_strategy(ours.strategy, launched_layout(arguments), recipe_sizes(ours))
+    layout = run_layout(arguments)
+    check_device(layout, hardware.device)
+    check_tensor_parallel(recipe, layout)
+    check_context_parallel(recipe, layout)
+    set_parallel_defaults(arguments, layout, precision)
     run = RunDirectory(from_main(lambda: choose_output(recipe)))
     arguments.output_dir = str(run.path)
     return Setup(recipe, arguments, model_settings, ours, hardware, precision, run)

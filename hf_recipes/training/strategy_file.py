@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -10,12 +12,22 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import write_json, write_text
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.strategy.accelerate_config import accelerate_config
+from hf_recipes.plan.strategy.by_launcher import by_launcher
 from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
-from hf_recipes.plan.strategy.launch_line import needs_accelerate_file
-from hf_recipes.plan.strategy.names import describe, layout_of
+from hf_recipes.plan.strategy.names import AS_NAMED, Sizes, check_sizes, describe, layout_of
 
 
-def strategy_file(strategy: str, ranks: int, run_directory: Path) -> str | None:
+def recipe_sizes(values: Any) -> Sizes:
+    """The degrees that a recipe gives.
+
+    Args:
+        values: a `Recipe`'s values, or our dataclass of keys.
+    """
+    names = ("tensor_parallel_size", "context_parallel_size", "pipeline_parallel_size")
+    return Sizes(*(values.get(name) if isinstance(values, Mapping) else getattr(values, name, None) for name in names))
+
+
+def strategy_file(strategy: str, ranks: int, run_directory: Path, sizes: Sizes = AS_NAMED) -> str | None:
     """Write accelerate's config file (and DeepSpeed's) for a strategy into the run directory; None where the launcher
     needs none.
 
@@ -23,16 +35,16 @@ def strategy_file(strategy: str, ranks: int, run_directory: Path) -> str | None:
         strategy: the recipe's.
         ranks: on this machine.
         run_directory: made if it is not there.
+        sizes: the recipe's.
 
     Raises:
         UserError: the strategy is not one for so many ranks.
     """
-    if strategy in ("auto", "ddp", "single"):
-        if strategy != "auto":
-            layout_of(strategy, ranks)
+    if strategy == "auto":
+        check_sizes(strategy, sizes)
         return None
-    layout = layout_of(strategy, ranks)
-    if not needs_accelerate_file(layout):
+    layout = layout_of(strategy, ranks, sizes=sizes)
+    if by_launcher(layout).sharding in ("none", "ddp"):  # what accelerate does by itself
         return None
     run_directory.mkdir(parents=True, exist_ok=True)
     deepspeed, accelerate = run_directory / "deepspeed.json", run_directory / "accelerate.yaml"
@@ -52,13 +64,20 @@ def configured_processes(config_file: str) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def check_strategy(strategy: str, launched: Layout) -> None:
-    """Raise `UserError` where the recipe's strategy is not how the launcher laid the run over its ranks."""
+def check_strategy(strategy: str, launched: Layout, sizes: Sizes = AS_NAMED) -> None:
+    """Raise `UserError` where the recipe's strategy is not how the launcher laid the run over its ranks.
+
+    Args:
+        strategy: the recipe's.
+        launched: by the launcher.
+        sizes: the recipe's.
+    """
     if strategy == "auto":
+        check_sizes(strategy, sizes)
         return
-    wanted = layout_of(strategy, launched.ranks, launched.nodes)
-    if wanted != launched:
+    wanted = layout_of(strategy, launched.ranks, launched.nodes, sizes)
+    if by_launcher(wanted) != launched:
         raise UserError(
-            f"strategy: {strategy} means {describe(wanted)}, and the launcher made {describe(launched)}: start the run "
-            "with `hf-recipes sft`, or with the config file that `hf-recipes plan --write` makes for it."
+            f"strategy: {strategy} means {describe(by_launcher(wanted))}, and the launcher made {describe(launched)}: "
+            "start the run with `hf-recipes sft`, or with the config file that `hf-recipes plan --write` makes for it."
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -57,6 +58,18 @@ def test_zero3_gets_no_device_map(monkeypatch):
     assert sharded_by() == ZERO3
     assert device_map_for(None, quantized=True) is None
     assert device_map_for("auto", quantized=True) is None
+
+
+def test_the_stage_in_a_deepspeed_file_is_seen(monkeypatch, tmp_path):
+    # accelerate names the file in a rank's environment, and leaves its own variable for the stage out
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    file = tmp_path / "deepspeed.json"
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(file))
+    for stage, sharding in ((3, ZERO3), (2, None)):
+        file.write_text(json.dumps({"zero_optimization": {"stage": stage}}))
+        assert sharded_by() == sharding
+    file.write_text("{")
+    assert sharded_by() is None
 
 
 def test_sharding_is_seen_in_what_accelerate_launch_sets(monkeypatch):

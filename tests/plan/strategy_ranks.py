@@ -27,7 +27,8 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    sharded = "true" in (os.environ.get("ACCELERATE_USE_FSDP"), os.environ.get("ACCELERATE_USE_DEEPSPEED"))
+    told = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "AS_ON_DEVICES")  # the last by tests, for tp
+    sharded = any(os.environ.get(name) == "true" for name in told)
     if sharded:
         as_on_devices()
     else:

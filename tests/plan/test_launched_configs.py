@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 from strategy_helpers import GIB
+from tiny_models import make_tiny_llama
 
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.memory.estimate import MemoryEstimate
 from hf_recipes.plan.settings import TrainingSettings
 from hf_recipes.plan.strategy.deepspeed_config import uses_deepspeed
-from hf_recipes.plan.strategy.names import layout_of
+from hf_recipes.plan.strategy.names import AS_NAMED, Sizes, layout_of
 from hf_recipes.plan.strategy.search import Considered
 from hf_recipes.plan.strategy.step_cost import StepCost
 from hf_recipes.plan.strategy.write import write_plan
@@ -59,14 +60,14 @@ def alone(workplace):
 
     known = {}
 
-    def losses(method):
-        if method not in known:
-            name = f"alone-{method}"
-            plan, run = written(workplace, name, Layout(), method)
+    def losses(method, **more):
+        if (method, *more) not in known:
+            name = "-".join(("alone", method, *more))
+            plan, run = written(workplace, name, Layout(), method, **more)
             assert plan.launch_lines == (f"hf-recipes sft --config {plan.files[0]}",)
             train(load_recipe(str(plan.files[0]), ["--use_cpu", "true"]))
-            known[method] = losses_of(run)
-        return known[method]
+            known[method, *more] = losses_of(run)
+        return known[method, *more]
 
     return losses
 
@@ -76,7 +77,7 @@ def written(workplace, name, layout, method, checkpointing="off", **more):
     folder, values = workplace
     run = folder / name / "run"
     settings = TrainingSettings(
-        micro_batch=2, accumulation=GLOBAL_BATCH // layout.ranks // 2, checkpointing=checkpointing
+        micro_batch=2, accumulation=GLOBAL_BATCH // layout.data_parallel // 2, checkpointing=checkpointing
     )
     memory = MemoryEstimate({"backward": {"weights": float(GIB)}})
     taken = Considered(layout, settings, memory, StepCost(1.0), True)
@@ -84,19 +85,20 @@ def written(workplace, name, layout, method, checkpointing="off", **more):
     return plan, run
 
 
-def launched(workplace, strategy, ranks, nodes, method="full", checkpointing="off", **more):
+def launched(workplace, strategy, ranks, nodes, method="full", checkpointing="off", sizes=AS_NAMED, **more):
     """Write the plan, run each node's line, and return the losses by step."""
     name = "-".join((strategy, f"{ranks}x{nodes}", method, checkpointing, *more))
-    plan, run = written(workplace, name, layout_of(strategy, ranks, nodes), method, checkpointing, **more)
+    plan, run = written(workplace, name, layout_of(strategy, ranks, nodes, sizes), method, checkpointing, **more)
     port = free_port()
-    processes = [start(line, port) for line in plan.launch_lines]
+    processes = [start(line, port, as_on_devices=strategy == "tp") for line in plan.launch_lines]
     outputs = [process.communicate(timeout=900)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * nodes, outputs[0][-6000:]
     return losses_of(run)
 
 
-def start(line, port):
-    """Start a printed line on this machine: its own interpreter, a free port, and CPU ranks that pass for devices."""
+def start(line, port, *, as_on_devices=False):
+    """Start a printed line on this machine: its own interpreter, a free port, and CPU ranks that pass for devices (what
+    the launcher is not told to shard, only where it is asked for)."""
     words = shlex.split(line.replace("FIRST_NODE", "127.0.0.1").replace("29500", str(port)))
     if words[:2] == ["hf-recipes", "sft"]:  # what it starts, once it has checked recipe and data
         _, _, _, recipe, _, config_file = words
@@ -112,6 +114,7 @@ def start(line, port):
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
+        "AS_ON_DEVICES": str(as_on_devices).lower(),
         "PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS))),
     }
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -177,6 +180,21 @@ def test_two_nodes_are_launched_by_a_line_each(strategy, ranks, workplace, alone
     if uses_deepspeed(layout_of(strategy, ranks, 2)):
         pytest.importorskip("deepspeed")
     check(launched(workplace, strategy, ranks, 2), alone("full"))
+
+
+@pytest.mark.slow
+@pytest.mark.trials
+def test_matrices_cut_over_ranks_train_the_same(workplace, alone):
+    check(launched(workplace, "tp", 2, 1), alone("full"))
+
+
+@pytest.mark.slow
+@pytest.mark.trials
+def test_matrices_cut_over_ranks_beside_fsdp_train_the_same(workplace, alone, tokenizer, tmp_path):
+    make_tiny_llama(len(tokenizer), tied=False).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    untied = {"model_name_or_path": str(tmp_path)}
+    check(launched(workplace, "tp", 4, 1, sizes=Sizes(tensor=2), **untied), alone("full", **untied))
 
 
 @pytest.mark.slow

@@ -106,6 +106,13 @@ CASES: dict[str, tuple[dict[str, Any], Any, dict[str, Any], float]] = {
     ),
     "dora": (LLAMA, _lora(use_dora=True), {"method": "dora"}, 0.05),
     "mixtral": (MIXTRAL, None, {}, 0.05),
+    # PEFT adds the matrices' product to the weights of all experts, anew in each forward pass.
+    "lora on experts": (
+        MIXTRAL,
+        _lora(target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+        {"method": "lora"},
+        0.03,
+    ),
 }
 
 

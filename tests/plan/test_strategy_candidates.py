@@ -22,7 +22,7 @@ from hf_recipes.plan.strategy.candidates import (
     ways,
 )
 from hf_recipes.plan.strategy.choose import choose_strategy
-from hf_recipes.plan.strategy.names import STRATEGIES, describe, layout_of, strategy_of
+from hf_recipes.plan.strategy.names import ALL_STRATEGIES, STRATEGIES, Sizes, describe, layout_of, strategy_of
 from hf_recipes.recipe.key_table import load_key_table
 
 FULL = TrainingSettings(method="full", weights_dtype="float32")
@@ -66,7 +66,7 @@ def test_a_wish_that_cannot_train_the_job_is_refused(strategy, change, told):
 
 
 def test_the_recipe_knows_the_strategies():
-    assert set(load_key_table()["strategy"].choices) == {"auto", *STRATEGIES}
+    assert set(load_key_table()["strategy"].choices) == {"auto", *ALL_STRATEGIES}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -122,10 +122,59 @@ def test_pipelines_are_for_several_nodes_on_a_slow_network():
     assert {layout.pipeline for layout in planned_layouts(llama(), FULL, node(A100_40, 8))} == {1}
 
 
-def test_planned_layouts_have_no_launched_name():
-    for layout in planned_layouts(llama(), replace(FULL, tokens=32_768), node(A100_40, 4, 2)):
-        assert strategy_of(layout) is None
+def test_of_the_planned_layouts_pipelines_beside_fsdp_alone_have_no_name():
+    slow = node(A100_40, 4, 4)
+    for layout in planned_layouts(llama(), replace(FULL, tokens=32_768), slow):
+        name = "pp" if layout.pipeline > 1 else "cp" if layout.context > 1 else "tp"
+        beside_fsdp = layout.pipeline > 1 and layout.sharding == "fsdp"
+        assert strategy_of(layout) == (None if beside_fsdp else name)
         assert "parallelism" in describe(layout)
+
+
+def test_tensor_parallelism_is_planned_for_what_it_trains():
+    def tensors(settings):
+        return {layout.tensor for layout in planned_layouts(llama(), settings, node(H100, 8))}
+
+    assert tensors(FULL) == {2, 4, 8}
+    assert tensors(replace(FULL, method="lora")) == {8}
+    assert not tensors(replace(FULL, method="qlora", quantization="nf4"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "nodes", "sizes", "layout"),
+    [
+        ("tp", 8, 1, Sizes(), Layout(8, 1, "none", tensor=8)),
+        ("tp", 8, 1, Sizes(tensor=2), Layout(8, 1, "fsdp", tensor=2)),
+        ("tp", 16, 2, Sizes(), Layout(16, 2, "fsdp", tensor=8)),
+        ("cp", 8, 1, Sizes(context=4), Layout(8, 1, "fsdp", context=4)),
+        ("cp", 8, 2, Sizes(context=8), Layout(8, 2, "fsdp", context=8)),
+        ("pp", 4, 1, Sizes(), Layout(4, 1, "none", pipeline=4)),
+        ("pp", 4, 1, Sizes(pipeline=2), Layout(4, 1, "ddp", pipeline=2)),
+        ("pp", 8, 1, Sizes(pipeline=2, tensor=2), Layout(8, 1, "ddp", tensor=2, pipeline=2)),
+        ("pp", 8, 1, Sizes(tensor=2), Layout(8, 1, "none", tensor=2, pipeline=4)),
+    ],
+)
+def test_sizes_make_a_layout_and_what_remains_is_data_parallel(strategy, ranks, nodes, sizes, layout):
+    assert layout_of(strategy, ranks, nodes, sizes) == layout
+    assert strategy_of(layout) == strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "nodes", "sizes", "told"),
+    [
+        ("tp", 8, 1, Sizes(tensor=3), "tensor_parallel_size: 3 does not cut 8 ranks of a node .*: give 2 or 4 or 8"),
+        ("tp", 8, 1, Sizes(tensor=1), "tensor_parallel_size: 1 does not cut"),
+        ("tp", 16, 2, Sizes(tensor=16), "tensor_parallel_size: 16 does not cut 8 ranks of a node"),
+        ("pp", 4, 1, Sizes(pipeline=3), "pipeline_parallel_size: 3 does not cut 4 groups of ranks .*: give 2 or 4"),
+        ("pp", 2, 1, Sizes(tensor=2), "pipeline_parallel_size: 1 does not cut .*: give more ranks"),
+        ("cp", 4, 1, Sizes(tensor=2), "tensor_parallel_size is for strategy: tp or pp, and the recipe's is cp"),
+        ("ddp", 4, 1, Sizes(pipeline=2), "pipeline_parallel_size is for strategy: pp, and the recipe's is ddp"),
+        ("tp", 1, 1, Sizes(), "strategy: tp needs several devices"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told(strategy, ranks, nodes, sizes, told):
+    with pytest.raises(UserError, match=told):
+        layout_of(strategy, ranks, nodes, sizes)
 
 
 @given(wanted=st.integers(1, 4096), ranks=st.integers(1, 64), micro=st.none() | st.integers(1, 16))

@@ -151,7 +151,7 @@ def test_where_no_single_change_is_enough_two_are_tried():
     assert all(change.considered.fits for change in choice.changes)
 
 
-def test_other_tools_are_named_only_where_nothing_of_ours_fits():
+def test_rows_and_matrices_are_cut_only_where_nothing_else_fits():
     # 70B in full on 8 × 80 GB without offload: 16 bytes a parameter over 8 are 141e9 a rank; no degree changes that.
     none = choose(SEVENTY_B, FULL, node(H100, 8), wishes=Wishes(offload=False))
     assert none.taken is None
@@ -160,8 +160,9 @@ def test_other_tools_are_named_only_where_nothing_of_ours_fits():
     long = replace(lora_settings(FULL), tokens=2**20)
     choice = choose(with_lora(SEVEN_B), long, node(H100, 8), 8)
     assert choice.taken is not None
-    assert not is_launched(choice.taken.layout)
-    assert "does not launch it" in choice.reason
+    assert choice.taken.layout.tensor * choice.taken.layout.context > 1
+    assert is_launched(choice.taken.layout)
+    assert "does not launch it" not in choice.reason
 
 
 def test_a_batch_that_cannot_be_kept_is_said():

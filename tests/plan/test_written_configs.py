@@ -197,7 +197,7 @@ def test_the_written_recipe_is_a_recipe(strategy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written("plan", layout_of(strategy, 1 if strategy == "single" else 8))
     text = (tmp_path / "plan" / "recipe.yaml").read_text()
-    assert text.startswith("# because: it fits\n# Start it with:\n#   ")
+    assert text.startswith("# because: it fits\n# Start it where paths below begin, with:\n#   ")
     recipe = load_recipe("plan/recipe.yaml")
     assert recipe.get("per_device_train_batch_size") == 4
     assert recipe.get("activation_checkpointing_kwargs") == {"every_n_layers": 2}
@@ -221,8 +221,22 @@ def test_files_that_are_there_are_refused_and_replaced_whole(tmp_path):
 
 def test_what_others_launch_is_not_written(tmp_path):
     with pytest.raises(UserError, match="planned but not launched by hf-recipes"):
-        written(tmp_path / "plan", Layout(8, 1, "fsdp", tensor=4))
+        written(tmp_path / "plan", Layout(8, 2, "fsdp", tensor=2, pipeline=2))
     assert not (tmp_path / "plan").exists()
+
+
+def test_a_written_recipe_says_its_sizes(tmp_path):
+    written(tmp_path, Layout(8, 1, "fsdp", tensor=4))
+    recipe, file = (yaml.safe_load((tmp_path / name).read_text()) for name in ("recipe.yaml", "accelerate.yaml"))
+    assert (recipe["strategy"], recipe["tensor_parallel_size"]) == ("tp", 4)
+    assert file["distributed_type"] == "MULTI_GPU"  # the ranks cut the model themselves
+    written(tmp_path, Layout(8, 1, "fsdp", context=4), overwrite=True)
+    recipe = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
+    assert (recipe["strategy"], recipe["context_parallel_size"]) == ("cp", 4)
+    assert "tensor_parallel_size" not in recipe
+    _, environment = launched_environment(tmp_path / "accelerate.yaml")
+    assert environment["PARALLELISM_CONFIG_CP_SIZE"] == "4"
+    assert environment["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "2"
 
 
 def test_launch_lines(tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from hf_recipes.models.counts import count_parameters
 from hf_recipes.models.precision import Hardware
-from hf_recipes.plan.strategy.names import STRATEGIES
+from hf_recipes.plan.strategy.names import ALL_STRATEGIES
 from hf_recipes.recipe.key_table import load_key_table
 from hf_recipes.recipe.resolve import recipe_of_keys
 from hf_recipes.training.plan_job import (
@@ -131,7 +131,7 @@ def test_checkpointing_has_the_planners_name(on, kwargs, name):
 
 def test_the_recipes_strategies_are_the_planners():
     choices = load_key_table()["strategy"].choices
-    assert set(choices) == {"auto", *STRATEGIES}
+    assert set(choices) == {"auto", *ALL_STRATEGIES}
 
 
 def test_full_training_keeps_the_dtype_asked_for(tiny_model_dir):

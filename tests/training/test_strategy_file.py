@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.plan.layout import Layout
+from hf_recipes.plan.strategy.names import Sizes
+from hf_recipes.recipe.keys import RecipeArguments
 from hf_recipes.training.launch import launch_command
-from hf_recipes.training.strategy_file import check_strategy, configured_processes, strategy_file
+from hf_recipes.training.strategy_file import check_strategy, configured_processes, recipe_sizes, strategy_file
 
 
 def test_a_strategy_becomes_accelerates_file_in_the_run_directory(tmp_path):
@@ -22,7 +25,7 @@ def test_a_strategy_becomes_accelerates_file_in_the_run_directory(tmp_path):
     assert content["deepspeed_config"]["deepspeed_config_file"] == str(tmp_path / "run/deepspeed.json")
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("auto", 2), ("ddp", 2), ("single", 1)])
+@pytest.mark.parametrize(("strategy", "ranks"), [("auto", 2), ("ddp", 2), ("single", 1), ("tp", 2), ("pp", 4)])
 def test_what_accelerate_does_by_itself_needs_no_file(tmp_path, strategy, ranks):
     assert strategy_file(strategy, ranks, tmp_path / "run") is None
     assert not (tmp_path / "run").exists()
@@ -38,6 +41,26 @@ def test_a_config_file_alone_says_how_the_ranks_share_the_work():
     assert "--multi_gpu" not in command  # accelerate would then not look into the file
     assert command[-3:] == ["-m", "m", "--x"]
     assert "--num_processes" in command
+
+
+def test_two_runs_on_a_machine_do_not_meet_at_one_port(tmp_path):
+    file = tmp_path / "a.yaml"
+    for text, ports in (
+        ("num_machines: 1\n", 1),
+        ("num_machines: 1\nmain_process_port: 29511\n", 0),
+        ("num_machines: 2\n", 0),  # whose ranks must find each other
+    ):
+        file.write_text(text)
+        assert launch_command("m", [], 2, str(file)).count("--main_process_port") == ports
+    written = yaml.safe_load(Path(strategy_file("zero2", 4, tmp_path / "run")).read_text())
+    assert written["main_process_port"] == 0
+
+
+def test_sizes_are_read_from_a_recipe_and_from_its_keys(tmp_path):
+    values = {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
+    assert recipe_sizes(values) == recipe_sizes(RecipeArguments(**values)) == Sizes(tensor=2, pipeline=4)
+    with pytest.raises(UserError, match="tensor_parallel_size is for strategy: tp or pp, and the recipe's is auto"):
+        strategy_file("auto", 4, tmp_path, Sizes(tensor=2))
 
 
 def test_processes_of_a_config_file(tmp_path):

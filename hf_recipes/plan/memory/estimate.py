@@ -74,17 +74,17 @@ def estimate_memory(
     share = rank_share(local, settings, layout)
     compute = replace(share.compute, tokens=-(-settings.tokens // layout.context))
     adding = settings.accumulation > 1
-    step = step_memory(local, compute, device=device, fresh_gradients=share.full_gradients and not adding)
+    step = step_memory(local, compute, device=device, gradients_left=0.0 if adding else share.gradients_left)
     trained = [tensor for tensor in local.tensors if tensor.trained]
     lasting = {
         "weights": share.weights,
         "optimizer": share.optimizer,
         "buffers": share.buffers + workspace_bytes(device),
     }
-    held = {"gradients": share.gradients} if adding or not share.full_gradients else {}
+    held = {"gradients": share.gradients} if adding else {}
     phases = {
         "load": _load(geometry, settings, share),
-        "forward": _sum(lasting, {"gradients": share.gradients} if adding else {}, step.forward),
+        "forward": _sum(lasting, held, step.forward, {"buffers": share.forward_buffers}),
         "backward": _sum(lasting, held, step.backward, {"buffers": share.backward_buffers}),
         "optimizer_step": _sum(
             lasting, {"gradients": share.gradients, "temporaries": _step(trained, share, layout, device)}

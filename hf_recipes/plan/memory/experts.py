@@ -21,7 +21,7 @@ def route(tape: Tape, x: Value, modules: Mapping[str, Module], geometry: Geometr
     routed = how.tokens * geometry.experts_per_token
     weights = _router(tape, x, modules, geometry, how)
     experts = next(module for name, module in modules.items() if name.split(".")[-1] == "experts")
-    up, down = experts.own.get("gate_up_proj"), experts.own.get("down_proj")
+    up, down = (_adapted(tape, experts, name) for name in ("gate_up_proj", "down_proj"))
     chosen = tape.operation((x,), routed * geometry.hidden_size, x.width, backward_extra=0.0)
     if up is None or down is None:
         return x
@@ -41,6 +41,17 @@ def route(tape: Tape, x: Value, modules: Mapping[str, Module], geometry: Geometr
         if _has_shared(modules)
         else cast(tape, total, x.width)
     )
+
+
+def _adapted(tape: Tape, experts: Module, name: str) -> Value | None:
+    """The weight that the products see. PEFT's `ParamWrapper` adds the product of both LoRA matrices to the weights of
+    all experts anew in each forward pass, so that there is a second tensor of their size, which the backward pass
+    keeps."""
+    weight = experts.own.get(name)
+    if weight is None or "lora_A" not in experts.adapter:
+        return weight
+    delta = tape.operation(experts.adapter.values(), weight.count, weight.width)
+    return tape.operation((delta,), weight.count, weight.width, passes=True)
 
 
 def _router(tape: Tape, x: Value, modules: Mapping[str, Module], geometry: Geometry, how: Arithmetic) -> Value:

@@ -39,10 +39,11 @@ class HeadMemory:
 
 @dataclass(frozen=True)
 class _Head:
-    """Sizes that the ways below are put together from: tokens and those with labels, widths of hidden states and of the
-    head's product, bytes of the head's weight in the compute dtype where that is a copy."""
+    """Sizes that the ways below are put together from: tokens, those that have a next one and those with labels, widths
+    of hidden states and of the head's product, bytes of the head's weight in the compute dtype where that is a copy."""
 
     tokens: float
+    shifted: float
     supervised: float
     hidden: int
     words: int
@@ -87,6 +88,7 @@ def head_memory(
     }
     head = _Head(
         how.tokens,
+        how.tokens - how.rows,
         min(how.tokens * settings.supervised_share, how.tokens - how.rows),  # the last position has no next token
         geometry.hidden_size,
         geometry.vocab_size,
@@ -168,14 +170,27 @@ def _split_16bit(head: _Head) -> HeadMemory:
 
 
 def _trl_chunked(head: _Head) -> HeadMemory:
-    """TRL's default: tiles of 4,096 tokens × 32,768 words in fp32, computed again in the backward pass, which makes the
-    weight's gradient though it is frozen. With Triton a tile is read in place; plain PyTorch makes logits,
-    probabilities and their products one after the other (8 tensors of a tile at once, measured on the CPU)."""
-    tile = min(head.supervised, TRL_TILE_TOKENS) * min(head.words, TRL_TILE_WORDS) * FULL
-    forward, backward = (2, 3) if head.device == "cuda" else (6, 8)
-    kept = head.tokens * head.hidden * head.handed_on
-    matrix = head.weight.count * FULL
-    return HeadMemory(kept + forward * tile, kept, kept + backward * tile + matrix, head.gradient, kept)
+    """TRL's default (`trl.kernels.chunked_logprob`): a buffer of 4,096 tokens × 32,768 words in the compute dtype,
+    however few words there are, whose tiles are made again in the backward pass. Triton reads a tile in place; plain
+    PyTorch, which also scores positions without labels, makes fp32 logits, probabilities and their products of it: 3
+    tiles and a mask of booleans at once going forward, 7 going backward."""
+    on_gpu = head.device == "cuda"
+    scored = head.supervised if on_gpu else head.shifted
+    tokens, words = min(scored, TRL_TILE_TOKENS), min(head.words, TRL_TILE_WORDS)
+    forward, backward = (0.0, 0.0) if on_gpu else (3.25, 7.25)
+    tile = tokens * words * FULL
+    fixed = tokens * TRL_TILE_WORDS * head.compute
+    if head.compute != head.weight.width:
+        fixed += words * head.hidden * head.compute
+    kept = scored * head.hidden * head.width
+    gradients = scored * head.hidden * FULL + (head.weight.count * FULL if head.weight.grad else 0.0)
+    return HeadMemory(
+        kept + fixed + forward * tile,
+        kept,
+        kept + gradients + fixed + backward * tile,
+        head.gradient,
+        head.tokens * head.hidden * head.width,
+    )
 
 
 def _fused(head: _Head) -> HeadMemory:

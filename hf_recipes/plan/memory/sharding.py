@@ -27,9 +27,9 @@ class RankShare:
 
     Attributes:
         weights, optimizer, gradients: what lasts; `gradients` when the backward pass has ended.
-        full_gradients: gradients are left whole in the backward pass (not cut up as they come).
-        buffers: communication buffers, gathered weights in both passes.
-        backward_buffers: those of the backward pass alone.
+        gradients_left: share of each gradient that stays in the backward pass (1: they are not cut up as they come).
+        buffers: communication buffers that last.
+        forward_buffers, backward_buffers: those of one pass, gathered weights among them.
         step: the optimizer step's temporaries.
         host: by part, what offloading moves to the machine's memory.
         compute: the settings in the dtypes the rank computes in.
@@ -38,8 +38,9 @@ class RankShare:
     weights: float
     optimizer: float
     gradients: float
-    full_gradients: bool
+    gradients_left: float
     buffers: float
+    forward_buffers: float
     backward_buffers: float
     step: float
     host: dict[str, float]
@@ -71,8 +72,9 @@ def _whole(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ra
         weights=weight_bytes(geometry.tensors, settings),
         optimizer=_states(trained, settings),
         gradients=_gradients(trained, settings),
-        full_gradients=True,
+        gradients_left=1.0,
         buffers=0.0,
+        forward_buffers=0.0,
         backward_buffers=0.0,
         step=0.0,
         host={},
@@ -124,8 +126,9 @@ def _zero(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
         weights=weight_bytes(geometry.tensors, compute),
         optimizer=optimizer,
         gradients=kept,
-        full_gradients=not sharded,
+        gradients_left=1.0 / shards if sharded else 1.0,
         buffers=0.0,
+        forward_buffers=0.0,
         backward_buffers=2 * bucket,  # one is filled while the other is reduced
         step=step,
         host=host,
@@ -148,8 +151,10 @@ def _zero3(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ra
 
 
 def _fsdp(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> RankShare:
-    """FSDP2: each layer a unit whose 16-bit weights are gathered when it is at work, the next one's ahead; embedding,
-    last norm and head stay gathered from their first use to the end."""
+    """FSDP2 as accelerate groups it (`fsdp2_prepare_model`): each layer is a unit, which is gathered when it is at
+    work; so is the embedding, and last norm and head together, which stay gathered from the loss to the backward pass.
+    A tied embedding is of the latter and stays gathered throughout. What was received lives beside what was made of it
+    until the next unit is gathered, and in the backward pass a unit's gradients beside their copy that is scattered."""
     shards, trained = layout.shards, _trained(geometry)
     held = replace(settings, trained_dtype="float32") if settings.autocast_dtype else settings
     compute = settings
@@ -157,7 +162,8 @@ def _fsdp(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
         compute = replace(settings, weights_dtype=settings.autocast_dtype, trained_dtype=settings.autocast_dtype)
     if compute.loss == "chunked":
         compute = replace(compute, loss="trl_chunked")  # the trainer leaves a head that is sharded to TRL's loss
-    root = weight_bytes([each for each in geometry.tensors if each.layer is None], compute)
+    outside = [each for each in geometry.tensors if each.layer is None]
+    tail = weight_bytes([each for each in outside if geometry.tied or each.part != "embeddings"], compute)
     unit = _largest_layer(geometry, compute)
     weights, optimizer = weight_bytes(geometry.tensors, held) / shards, _states(trained, held) / shards
     gradients = _gradients(trained, held) / shards
@@ -179,9 +185,10 @@ def _fsdp(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
         weights=weights,
         optimizer=optimizer,
         gradients=gradients,
-        full_gradients=False,
-        buffers=root + 2 * unit,
-        backward_buffers=2 * trained_unit,  # a layer's gradients and their copy that is being scattered
+        gradients_left=1.0 / shards,
+        buffers=0.0,
+        forward_buffers=tail + 2 * unit if geometry.tied else 2 * max(tail, unit),
+        backward_buffers=2 * unit + trained_unit + tail if geometry.tied else max(tail + unit, 2 * unit + trained_unit),
         step=0.0,
         host=host,
         compute=compute,

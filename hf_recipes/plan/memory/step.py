@@ -67,12 +67,13 @@ class LayerMemory:
 
 
 def step_memory(
-    geometry: Geometry, settings: TrainingSettings, *, device: str, fresh_gradients: bool = True
+    geometry: Geometry, settings: TrainingSettings, *, device: str, gradients_left: float = 1.0
 ) -> StepMemory:
     """Play a micro-batch.
 
     Args:
-        fresh_gradients: the backward pass leaves gradients behind (False: they are added to those of an earlier one).
+        gradients_left: share of a tensor's gradient that the backward pass leaves behind (0: it is added to that of an
+            earlier one; less than 1: the others' shares are sent away as it comes).
     """
     how = arithmetic(geometry, settings, device)
     embedding = next((each for each in geometry.tensors if each.part == "embeddings"), None)
@@ -111,10 +112,10 @@ def step_memory(
     back = _Walk(Counter(walk.kept))
     _add(back.kept, LOGITS, -head.kept)
     back.see(Counter({LOGITS: head.backward}))
-    grads = Counter({GRADIENTS: head.gradient if fresh_gradients else 0.0})
+    grads = Counter({GRADIENTS: head.gradient * gradients_left})
     back.kept = forward_kept - norm.kept + grads
     back.see(norm.backward + Counter({ACTIVATIONS: head.grad_hidden}) if not norm.backward else norm.backward)
-    _add(back.kept, GRADIENTS, norm.gradients if fresh_gradients else 0.0)
+    _add(back.kept, GRADIENTS, norm.gradients * gradients_left)
     for memory, again in zip(reversed(memories), reversed(checkpointed), strict=True):
         back.kept -= _kept(memory, settings, again)
         segment = memory.segment
@@ -123,7 +124,7 @@ def step_memory(
             _add(replay, ACTIVATIONS, _saved_attention(memory, settings))
             back.see(replay)
         back.see(segment.backward)
-        _add(back.kept, GRADIENTS, segment.gradients if fresh_gradients else 0.0)
+        _add(back.kept, GRADIENTS, segment.gradients * gradients_left)
     if embedding is not None and embedding_trained:
         # The gradient of a tied head that comes as a transposed view is not added to in place.
         copies = 2 if geometry.tied and settings.loss not in ("chunked", "fused", "trl_chunked") else 1

@@ -108,12 +108,12 @@ def of_bitsandbytes(optimizer: str) -> bool:
 
 
 def planned_layouts(geometry: Geometry, settings: TrainingSettings, machines: Machines) -> Iterator[Layout]:
-    """Layouts that other tools launch: told where nothing else fits. Tensor parallelism inside a node, on a fast link;
-    context parallelism for long rows; pipelines only over several nodes with a slow network."""
+    """Layouts for where nothing else fits. Tensor parallelism inside a node, on a fast link; context parallelism for
+    long rows; pipelines only over several nodes with a slow network (those beside FSDP other tools launch)."""
     ranks, nodes = machines.ranks, machines.nodes
     if machines.link and machines.per_node > 1:
         for tensor in _degrees(machines.per_node):
-            if _splits_heads(geometry, tensor):
+            if _splits_heads(geometry, tensor) and _cuts_matrices(settings, beside=ranks // tensor):
                 yield _tensor_fsdp(ranks, nodes, tensor)
     if settings.tokens >= _LONG_ROW:
         for context in _degrees(machines.per_node):
@@ -125,6 +125,13 @@ def planned_layouts(geometry: Geometry, settings: TrainingSettings, machines: Ma
                 for tensor in (1, *_degrees(machines.per_node)):
                     if tensor == 1 or (machines.link and _splits_heads(geometry, tensor)):
                         yield replace(_tensor_fsdp(ranks, nodes, tensor, pipeline), pipeline=pipeline)
+
+
+def _cuts_matrices(settings: TrainingSettings, beside: int) -> bool:
+    """Whether tensor parallelism trains this method (see `training.parallelism`), with so many data-parallel ranks."""
+    if settings.quantization:
+        return False
+    return settings.method == "full" or (settings.method == "lora" and beside == 1)
 
 
 def _tensor_fsdp(ranks: int, nodes: int, tensor: int, pipeline: int = 1) -> Layout:

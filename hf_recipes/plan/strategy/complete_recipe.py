@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.settings import Checkpointing, TrainingSettings
-from hf_recipes.plan.strategy.names import strategy_of
+from hf_recipes.plan.strategy.names import sizes_of, strategy_of
 
 # The Trainer's ``activation_checkpointing_kwargs``; None: off (see `training.checkpointing`).
 CHECKPOINTING_KWARGS: dict[Checkpointing, dict[str, Any] | None] = {
@@ -23,6 +24,9 @@ CHECKPOINTING_KWARGS: dict[Checkpointing, dict[str, Any] | None] = {
 _DECIDED = (
     "strategy",
     "num_processes",
+    "tensor_parallel_size",
+    "context_parallel_size",
+    "pipeline_parallel_size",
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
     "auto_micro_batch",
@@ -48,6 +52,8 @@ def complete_recipe(values: Mapping[str, Any], layout: Layout, settings: Trainin
         "per_device_train_batch_size": settings.micro_batch,
         "gradient_accumulation_steps": settings.accumulation,
     }
+    sizes = {f"{name}_parallel_size": size for name, size in asdict(sizes_of(layout)).items()}
+    decided.update({name: size for name, size in sizes.items() if size is not None})
     kwargs = CHECKPOINTING_KWARGS[settings.checkpointing]
     decided["activation_checkpointing"] = kwargs is not None
     if kwargs:

@@ -73,7 +73,7 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
 
 
 def _head(taken: Considered, lines: list[str]) -> str:
-    told = f"# {taken.why or describe(taken.layout)}\n# Start it with:\n"
+    told = f"# {taken.why or describe(taken.layout)}\n# Start it where paths below begin, with:\n"
     return told + "".join(f"#   {line}\n" for line in lines)
 
 

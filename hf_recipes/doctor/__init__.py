@@ -1,0 +1,1 @@
+"""Looks at what a run stands on, and says what is wrong with it: the network between its ranks."""

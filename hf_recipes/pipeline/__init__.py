@@ -1,0 +1,1 @@
+"""Pipeline parallelism: a decoder cut into stages by its layers, one stage a rank, trained by torch's own schedules."""

@@ -1,0 +1,123 @@
+"""`hf-recipes doctor --network`: on this machine's ranks, from a file, and its wrong uses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_recipes.cli.main import main
+from hf_recipes.doctor.network.curve import COLLECTIVES
+from hf_recipes.doctor.network.links import Link
+from hf_recipes.doctor.network.measure import Measured
+from hf_recipes.doctor.network.report import as_values
+from hf_recipes.doctor.network.traffic import WEIGHED
+
+
+def timing(collective, size, seconds):
+    from hf_recipes.doctor.network.curve import Timing
+
+    return Timing(collective, size, seconds, 4)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A measurement in a file: every collective at 1 GB/s; four ranks on two machines."""
+    hosts = ("node0", "node0", "node1", "node1")
+    links = tuple(
+        Link(source, target, hosts[source], hosts[target], 1e9, 1e-4)
+        for source in range(4)
+        for target in range(4)
+        if source != target
+    )
+    timings = tuple(timing(name, size, size / 1e9) for name in COLLECTIVES for size in (2**10, 2**26))
+    path = tmp_path / "network.json"
+    path.write_text(json.dumps(as_values(Measured("gloo", hosts, timings, links))))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_network_of_this_machine_is_measured_and_weighed(tmp_path, capfd):
+    """1,000 parameters and an hour of computing: any network can live with that."""
+    file = tmp_path / "network.json"
+    given = ["--strategy", "zero2", "--parameters", "1e3", "--step_seconds", "3600", "--largest", "64KiB"]
+    assert main(["doctor", "--network", "--num_processes", "2", "--output", str(file), "--json", *given]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["verdict"]["ok"]
+    assert told["backend"] == "gloo"
+    assert len(told["hosts"]) == 2
+    assert {row["collective"] for row in told["collectives"]} == set(COLLECTIVES)
+    assert [row["size_bytes"] for row in told["collectives"] if row["collective"] == "broadcast"] == [
+        1 << 10,
+        1 << 12,
+        1 << 14,
+        1 << 16,
+    ]
+    assert all(row["seconds"] > 0 for row in told["collectives"])
+    assert [(link["source"], link["target"]) for link in told["links"]] == [(0, 1), (1, 0)]
+    assert main(["doctor", "--measured", str(file), *given[:-2], "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["collectives"] == told["collectives"]
+
+
+@pytest.mark.parametrize(("seconds", "code", "words"), [("100", 0, "can live with"), ("5", 1, "more than computation")])
+def test_more_than_half_of_a_step_is_exit_code_1(seconds, code, words, measured, capsys):
+    given = ["--strategy", "zero3", "--parameters", "7e9", "--step_seconds", seconds]
+    assert main(["doctor", "--measured", measured, *given]) == code
+    told = capsys.readouterr().out
+    assert words in told
+    assert "zero3 passes 42 GB a rank and step" in told  # 3 × 7e9 × 2 bytes
+    assert "gloo, 4 ranks on 2 machines (node0, node1)" in told
+    assert "node0 → node1" in told
+
+
+def test_a_recipe_is_weighed_by_its_plan(measured, tiny_model_dir, tmp_path, capsys):
+    (tmp_path / "data.jsonl").write_text('{"instruction": "Say yes", "output": "yes"}\n' * 20)
+    recipe = tmp_path / "my.yaml"
+    recipe.write_text(
+        f"model_name_or_path: {tiny_model_dir}\nmethod: full\ndatasets:\n- path: {tmp_path}/data.jsonl\n"
+        "max_length: 64\nbf16: false\neval_share: 0\n"
+    )
+    code = main(["doctor", "--measured", measured, "--config", str(recipe), "--strategy", "ddp", "--json"])
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    # A tiny Llama of 32,992 weights, fp32: 2 × 4 bytes each.
+    parameters = verdict["passed_bytes"] / 8
+    assert (verdict["strategy"], parameters) == ("ddp", pytest.approx(33_000, rel=0.2))
+    assert code == (0 if verdict["ok"] else 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        ([], "Nothing to look at: write --network"),
+        (["--netwrok"], "did you mean 'network'"),
+        (["--network", "--num_processes", "1"], "two processes at least"),
+        (["--network", "--num_processes", "3", "--num_machines", "2"], "give a multiple of the machines"),
+        (["--network", "--num_processes", "4", "--num_machines", "2"], "--main_process_ip: name the first machine"),
+        (["--network", "--num_processes", "two"], "'two' is no whole number"),
+        (["--network", "--largest", "1TB"], "'1TB' is no size from 1KiB to 16GiB"),
+        (["--network", "--strategy", "ddp", "--parameters", "7e9"], "needs --step_seconds too"),
+        (["--network", "--strategy", "ddp", "--parameters", "-1", "--step_seconds", "1"], "'-1' is no number above 0"),
+        (["--network", "--learning_rate", "1"], "is a recipe's key: give the recipe too"),
+        (["--measured", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_wrong_use_is_one_sentence(argv, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", *argv]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_something_else_is_refused(tmp_path, capsys):
+    (tmp_path / "other.json").write_text('{"hosts": []}')
+    assert main(["doctor", "--measured", str(tmp_path / "other.json")]) == 2
+    assert "is no measurement" in capsys.readouterr().err
+
+
+def test_an_unknown_strategy_is_said(measured, capsys):
+    given = ["--strategy", "zero4", "--parameters", "1e9", "--step_seconds", "1"]
+    assert main(["doctor", "--measured", measured, *given]) == 2
+    assert "'zero4' is not weighed against a network (did you mean 'zero" in capsys.readouterr().err
+    assert "zero3" in WEIGHED

@@ -1,0 +1,83 @@
+"""Who has not come is named, by every rank that has."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from hf_recipes.core.errors import UserError
+from hf_recipes.doctor.network import roll_call as module
+from hf_recipes.doctor.network.roll_call import Place, absent_sentence, roll_call
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def no_store_kept(monkeypatch):
+    monkeypatch.setattr(module, "_kept", [])
+
+
+def called(ranks, local, patience, *, there):
+    """What each of `there` hears, by rank; None: all have come."""
+    port, heard = free_port(), {}
+
+    def call(rank):
+        try:
+            heard[rank] = roll_call(Place(rank, ranks, local, "127.0.0.1", port), patience)
+        except UserError as error:
+            heard[rank] = str(error)
+
+    threads = [threading.Thread(target=call, args=(rank,)) for rank in there]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return heard
+
+
+def test_all_have_come():
+    assert called(4, 2, 30, there=range(4)) == dict.fromkeys(range(4))
+
+
+def test_a_machine_that_does_not_come_is_named_by_all_that_have():
+    heard = called(4, 2, 1.5, there=[0, 1])
+    assert len(heard) == 2
+    for text in heard.values():
+        assert text.startswith("Machine 1 (ranks 2 and 3) did not come within ")
+        assert socket.gethostname() in text
+
+
+def test_a_first_machine_that_does_not_answer_is_named():
+    (text,) = called(4, 2, 1.0, there=[2]).values()
+    assert text.startswith("Nobody answers at 127.0.0.1:")
+    assert "--machine_rank 0" in text
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [([2, 3], "Machine 1 (ranks 2 and 3)"), ([2, 3, 4, 5], "Machines 1 and 2 (ranks"), ([3], "Rank 3 did")],
+)
+def test_machines_are_named_where_they_are_absent_whole(absent, words):
+    assert absent_sentence(absent, ["node0"], Place(0, 6, 2, "node0", 29500), 60).startswith(words)
+
+
+def test_a_taken_port_is_said():
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"Port {port} of this machine cannot be used"):
+            roll_call(Place(0, 2, 1, "127.0.0.1", port), 5)
+
+
+def test_a_place_is_what_the_launcher_says():
+    given = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    assert Place.of(given) == Place(3, 4, 2, "node0", 29500)
+    assert Place.of({**given, "MASTER_PORT": "none"}) is None
+    assert Place.of({}) is None
