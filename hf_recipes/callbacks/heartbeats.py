@@ -11,20 +11,23 @@ import statistics
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Any, Literal
 
 from hf_recipes.callbacks.rank_agreement import rank_names
 from hf_recipes.callbacks.rank_pace import Pace
+from hf_recipes.callbacks.rank_silence import ALIVE_SECONDS, LOST_SECONDS, Silence, silent_sentence
 
-Kind = Literal["late", "moving", "gone", "ended_early", "slow"]
+Kind = Literal["late", "moving", "gone", "ended_early", "slow", "silent"]
 Word = Literal["", "ending", "ended", "terminated", "failed"]
-Leaving = Literal["", "exit", "terminated"]
+Leaving = Literal["", "exit", "terminated", "lost"]
 
 # Phases of a step in their order in time. The first three lie between steps and belong to the next one.
 EVALUATING, SAVING, WAITING, TRAINING = range(4)
 
 _LONG = 10  # times the limit: evaluation, saving, the first step (compilation)
 _STEPS_KEPT = 50
+_COLLECTIVES = ("gloo", "nccl")  # in what they raise
 _FAILED_GRACE = 1.0  # seconds in which this rank may fail of the same error
 _TERMINATED_GRACE = 2.0  # seconds in which a launcher that ends the whole run reaches this rank too
 
@@ -36,8 +39,9 @@ class Beat:
     `step` is the number that the step being worked on will have in the logs; `events` counts what happened in it;
     `long` marks a time that may last (evaluation, saving, the first step). `data_seconds` and `forward_seconds` are
     totals over the `steps` finished in this run. `where` is the line of code in which a rank stands that has not moved
-    for a while, `fetching` whether that is in the data loader. `word` is a rank's last one: it takes no
-    more steps (ending), is through (ended), was told to terminate, or failed of `error`.
+    for a while, `fetching` whether that is in the data loader. `alive` grows as long as the rank's process runs,
+    wherever its training stands (None: it does not say). `word` is a rank's last one: it takes no more steps (ending),
+    is through (ended), was told to terminate, or failed of `error`.
     """
 
     rank: int
@@ -54,6 +58,7 @@ class Beat:
     forward_seconds: float = 0.0
     fetching: bool = False
     where: str | None = None
+    alive: int | None = None
     word: Word = ""
     error: str | None = None
 
@@ -117,6 +122,7 @@ class HeartbeatJudge:
         self._front_step: tuple[int, float] | None = None
         self._told: set[tuple[str, int | None]] = set()
         self._pace = Pace()
+        self._silence = Silence()
 
     def judge(
         self,
@@ -125,6 +131,7 @@ class HeartbeatJudge:
         now: float,
         leaving: Leaving = "",
         own_error: str | None = None,
+        deaf: bool = False,
     ) -> list[RankVerdict]:
         """All that is new.
 
@@ -133,12 +140,20 @@ class HeartbeatJudge:
             dead: ranks whose process is seen not to exist any more.
             now: seconds, monotonic.
             leaving: how the judging process itself is about to go, if so; no time is then left to wait and see.
+                ``lost``: a collective has failed, because of another rank.
             own_error: of what it then fails: who fails of the same is not worth a word.
+            deaf: the beats are old ones, since none could be read.
         """
         self._see(beats, dead, now)
+        if not deaf:
+            self._silence.see(beats, now)
         verdicts = self._ended_early(beats) + self._gone(beats, now, leaving, own_error)
         if leaving or ("gone", None) in self._told:
             return verdicts  # without one rank all others stand still
+        silent = [] if deaf else self._silence.silent(beats.values(), now, self._limit)
+        verdicts += self._silent(silent, beats, now)
+        if silent:
+            return verdicts  # who waits for one that is silent is not late
         return verdicts + self._late(beats, now) + self._slow(beats, now)
 
     def _see(self, beats: Mapping[int, Beat], dead: Collection[int], now: float) -> None:
@@ -176,17 +191,25 @@ class HeartbeatJudge:
         beat = first[0]
         values = {"last_seen": beat.told, "error": beat.error, "host": beat.machine, "pid": beat.pid}
         step = max(each.step for each in beats.values())  # the last beat of a rank killed may be some steps old
-        return [RankVerdict("gone", tuple(each.rank for each in first), step, _gone_sentence(first), values)]
+        return [
+            RankVerdict(
+                "gone", tuple(each.rank for each in first), step, _gone_sentence(first, beat.rank in self._dead), values
+            )
+        ]
 
     def _is_gone(self, beat: Beat, now: float, leaving: Leaving, own_error: str | None) -> bool:
         if beat.word == "failed":
+            if _is_consequence(beat.error):
+                return False  # it lost another rank, as this one may have
             if leaving:
                 return leaving == "terminated" or beat.error != own_error
             return now - self._words[beat.rank] >= _FAILED_GRACE
+        if leaving == "lost" and not beat.word and self._silence.seconds(beat, now) > LOST_SECONDS:
+            return ("silent", beat.rank) not in self._told  # of another machine: its processes are not seen from here
         if beat.rank not in self._dead or beat.word == "ended":
             return False
         if beat.word == "terminated":
-            return leaving == "exit" or (not leaving and now - self._dead[beat.rank] >= _TERMINATED_GRACE)
+            return leaving in ("exit", "lost") or (not leaving and now - self._dead[beat.rank] >= _TERMINATED_GRACE)
         return True
 
     def _ended_early(self, beats: Mapping[int, Beat]) -> list[RankVerdict]:
@@ -205,6 +228,27 @@ class HeartbeatJudge:
             )
             values = {"last_step": ended.step - 1}
             verdicts.append(RankVerdict("ended_early", (ended.rank,), others[0].step, sentence, values))
+        return verdicts
+
+    def _silent(self, silent: list[Beat], beats: Mapping[int, Beat], now: float) -> list[RankVerdict]:
+        """One verdict a machine; and one when a rank that was silent is heard again."""
+        verdicts = []
+        for rank, beat in beats.items():
+            if ("silent", rank) in self._told and self._silence.seconds(beat, now) < ALIVE_SECONDS:
+                self._told.discard(("silent", rank))
+                text = f"Rank {rank} is heard again, at step {beat.step}."
+                verdicts.append(RankVerdict("moving", (rank,), beat.step, text, {}))
+        others = [beat for beat in beats.values() if beat not in silent and not beat.word]
+        for host in dict.fromkeys(beat.host for beat in silent):
+            quiet = self._silence.silent(beats.values(), now, lambda beat: self._limit(beat) / 2)
+            here = [beat for beat in quiet if beat.host == host]  # its ranks fall silent at once, within a beat
+            if not [beat for beat in here if self._first("silent", beat.rank)]:
+                continue
+            seconds = max(self._silence.seconds(beat, now) for beat in here)
+            values = {"silent_seconds": seconds, "last_seen": here[0].told, "host": here[0].machine}
+            sentence = silent_sentence(here, others, seconds, self.timeout_seconds)
+            step = max(beat.step for beat in beats.values())
+            verdicts.append(RankVerdict("silent", tuple(beat.rank for beat in here), step, sentence, values))
         return verdicts
 
     def _late(self, beats: Mapping[int, Beat], now: float) -> list[RankVerdict]:
@@ -298,12 +342,17 @@ class HeartbeatJudge:
         return first
 
 
+def _is_consequence(error: str | None) -> bool:
+    """Whether a rank failed in a collective: of what became of another."""
+    return error is not None and any(sign in error.lower() for sign in _COLLECTIVES)
+
+
 def _trains_past(beat: Beat, ended: Beat) -> bool:
     """Whether `beat` is in the middle of a step that `ended` will never join."""
     return beat.phase == TRAINING and beat.step >= ended.step
 
 
-def _gone_sentence(gone: list[Beat]) -> str:
+def _gone_sentence(gone: list[Beat], seen_dead: bool) -> str:
     beat = gone[0]
     names = rank_names([each.rank for each in gone])
     subject = f"{names[0].upper()}{names[1:]}"
@@ -313,6 +362,9 @@ def _gone_sentence(gone: list[Beat]) -> str:
         advice = f"read the log of {names} for its traceback: what other ranks report after it is a consequence"
     elif beat.word == "terminated":
         how, advice = f"{subject} was told to terminate (SIGTERM)", f"see who ended the process on {beat.machine}"
+    elif not seen_dead:
+        how = f"{subject} {'beats' if len(gone) == 1 else 'beat'} no more: the process ended, or {beat.machine} is down"
+        advice = f"see whether {beat.machine} answers, and what ended the process there (dmesg, a time limit)"
     else:
         how = f"{subject} {'is' if len(gone) == 1 else 'are'} gone: the process ended without a word"
         advice = (
@@ -363,8 +415,17 @@ class Mailbox:
 def open_default_store(prefix: str) -> Any:
     """The process group's own store, by a connection of our own: the group's own use may wait and hold it for minutes.
 
-    The one place with torch's private name for it. Raises `RuntimeError` or `ValueError` where there is none.
+    With `obey_timeout` the one place with torch's private names. Raises `RuntimeError` or `ValueError` where there is
+    none.
     """
     from torch.distributed import PrefixStore, distributed_c10d
 
     return PrefixStore(prefix, distributed_c10d._get_default_store().clone())  # type: ignore[attr-defined]
+
+
+def obey_timeout(seconds: float) -> None:
+    """Let collectives of the process group give up after so long: on CPU ranks the Trainer (transformers 5.24) does not
+    pass its ``ddp_timeout`` on, and they would wait for half an hour."""
+    from torch.distributed import distributed_c10d
+
+    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))

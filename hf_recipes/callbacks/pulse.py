@@ -16,7 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -25,6 +26,7 @@ from typing import Any, Literal
 import psutil
 
 from hf_recipes.callbacks.heartbeats import WAITING, Beat, HeartbeatJudge, Leaving, Mailbox, RankVerdict
+from hf_recipes.callbacks.rank_silence import ALIVE_SECONDS, LOST_SECONDS, cut_off_sentence, places_sentence
 from hf_recipes.core.stop_signals import is_awaited, settled
 
 _TICK_SECONDS = 0.2
@@ -32,6 +34,8 @@ _STANDING_SECONDS = 1.0  # without progress, after which it is worth saying wher
 _MAIN_THREAD_SECONDS = 2.0
 _LAST_LOOKS = 5
 _LAST_LOOK_SECONDS = 0.1
+_LOST_LOOKS = int((LOST_SECONDS + 2 * ALIVE_SECONDS) / _LAST_LOOK_SECONDS)
+_LOCK_SECONDS = 5.0  # a thread that holds the lock for longer waits for a store that does not answer
 
 
 @dataclass
@@ -85,6 +89,8 @@ class Pulse:
         self._sent: Beat | None = None
         self._processes: dict[int, psutil.Process | None] = {}
         self._broken: set[str] = set()
+        self._deaf = self._is_cut_off = False
+        self._began = self._asked = self._moved
         self.missing: str | None = None
         self._lock = threading.RLock()  # a signal may come while the training thread itself takes a last look
         self._last_looked = False
@@ -105,8 +111,9 @@ class Pulse:
         """End of the training: say so, and stop looking."""
         self.beat = replace(self.beat, word="ended", place="the end of training")
         self._halt()
-        with self._lock:
-            self._guard("send", self._send)
+        with self._locked() as free:
+            if free:
+                self._guard("send", self._send)
 
     def at(self, place: str, step: int, phase: int = WAITING, long: bool = False) -> None:
         """This rank is now at another place."""
@@ -132,21 +139,55 @@ class Pulse:
         self.beat = replace(beat, steps=beat.steps + 1, forward_seconds=beat.forward_seconds + forward_seconds)
 
     def last_look(self, leaving: Leaving = "") -> list[RankVerdict]:
-        """Look once more, for half a second at most: a process that has just died needs a moment to be seen dead."""
-        own_error = _own_error() if leaving == "exit" else None
+        """Look once more: for half a second at most, since a process that has just died needs a moment to be seen dead;
+        where a collective has failed (``lost``) until a rank of another machine can be known not to beat any more."""
+        own_error = _own_error() if leaving in ("exit", "lost") else None
         found: list[RankVerdict] = []
-        with self._lock:
+        with self._locked() as free:
+            if not free:
+                return self._cut_off()
             if leaving == "terminated":
                 self.beat = replace(self.beat, word="terminated")
-            for _ in range(_LAST_LOOKS):
+            for _ in range(_LOST_LOOKS if leaving == "lost" else _LAST_LOOKS):
                 self._guard("send", self._send)
                 if found := self._look(leaving, own_error):
                     break
+                if self.missing and leaving == "lost":
+                    break  # told by another rank, or before
                 time.sleep(_LAST_LOOK_SECONDS)
-            if leaving == "exit":
+            if leaving in ("exit", "lost"):
                 self.beat = replace(self.beat, word="failed", error=own_error, time=time.time())
                 self._guard("send", self._send)
         return found
+
+    def places(self) -> str:
+        """Where all ranks were last seen."""
+        beats = {**self._beats, self.beat.rank: self._own()}
+        return places_sentence(beats, self._judge.timeout_seconds)
+
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """The lock, or False where the thread has it and waits for a store that does not answer."""
+        free = self._lock.acquire(timeout=_LOCK_SECONDS)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
+
+    def _cut_off(self) -> list[RankVerdict]:
+        """The store stands on the first machine; told by the first rank of this one, since no two can agree on it."""
+        if self._is_cut_off:
+            return []
+        self._is_cut_off = True
+        seconds = time.monotonic() - self._asked
+        self.missing = self.missing or cut_off_sentence(self._beats.values(), self._own(), seconds)
+        verdict = RankVerdict("silent", (0,), self.beat.step, self.missing, {"silent_seconds": seconds})
+        here = [rank for rank, beat in self._beats.items() if beat.host == self.beat.host]
+        if self.beat.rank != min(here, default=self.beat.rank):
+            return []
+        self._guard("tell", lambda: self._telling.verdict(verdict))
+        return [verdict]
 
     def _at_exit(self) -> None:
         """The interpreter ends, and the training did not. The thread must not live into that."""
@@ -157,8 +198,8 @@ class Pulse:
         self._halt()
 
     def _at_sigterm(self) -> None:
-        with self._lock:
-            if not self._last_looked:
+        with self._locked() as free:
+            if free and not self._last_looked:
                 self._last_looked = True
                 self.last_look("terminated")
 
@@ -195,19 +236,29 @@ class Pulse:
     def _judged(self, leaving: Leaving, own_error: str | None) -> list[RankVerdict]:
         if not self._beats or os.getppid() != self._parent:
             return []  # without its launcher every rank ends, and none of them is to blame
-        beats = {**self._beats, self.beat.rank: self._seen.on(self.beat)}
+        beats = {**self._beats, self.beat.rank: self._own()}
         dead = [rank for rank, beat in beats.items() if self._is_dead(beat)]
-        verdicts = self._judge.judge(beats, dead, time.monotonic(), leaving, own_error)
-        self.missing = next((each.sentence for each in verdicts if each.kind == "gone"), self.missing)
+        verdicts = self._judge.judge(beats, dead, time.monotonic(), leaving, own_error, self._deaf)
+        self.missing = next((each.sentence for each in verdicts if each.kind in ("gone", "silent")), self.missing)
+        if any(each.kind == "moving" for each in verdicts):
+            self.missing = None
         return [verdict for verdict in verdicts if self._speaks_of(verdict)]
 
+    def _own(self) -> Beat:
+        """This rank's beat, with what the thread sees of it."""
+        return replace(self._seen.on(self.beat), alive=int((time.monotonic() - self._began) / ALIVE_SECONDS))
+
     def _send(self) -> None:
-        if (beat := self._seen.on(self.beat)) != self._sent:
+        if (beat := self._own()) != self._sent:
+            self._asked = time.monotonic()
             self._mailbox.send(beat)
             self._sent = beat
 
     def _read(self) -> None:
+        self._deaf = True
+        self._asked = time.monotonic()
         self._beats = self._mailbox.read() or self._beats
+        self._deaf = False
 
     def _see_own_place(self) -> None:
         """Where the training thread stands, seen from outside; time in the data loader is summed up by samples."""
@@ -232,7 +283,12 @@ class Pulse:
 
     def _speaks_of(self, verdict: RankVerdict) -> bool:
         """Whether this rank is the one to tell: the lowest not concerned, of those who can see it."""
-        if verdict.kind == "gone" and not any(self._beats[rank].error for rank in verdict.ranks):
+        if verdict.kind == "silent":
+            hosts: dict[str, list[int]] = {}
+            for rank in sorted(self._beats):
+                hosts.setdefault(self._beats[rank].host, []).append(rank)
+            watching = sorted(rank for here in hosts.values() for rank in here[:2])
+        elif verdict.kind == "gone" and not any(self._beats[rank].error for rank in verdict.ranks):
             host = self._beats[verdict.ranks[0]].host
             watching = sorted(rank for rank, beat in self._beats.items() if beat.host == host)[:2]
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from hf_recipes.callbacks.heartbeats import (
     HeartbeatJudge,
     Mailbox,
     RankVerdict,
+    obey_timeout,
     open_default_store,
 )
 from hf_recipes.callbacks.pulse import Pulse, Telling
@@ -34,6 +36,7 @@ from hf_recipes.core.sharding import is_shard
 from hf_recipes.core.versions import stack_versions
 
 _SAMPLED_ROWS = 8
+_TIMED_OUT = ("timed out", "timeout")  # in what gloo, nccl and the store raise
 
 
 class RankWatch(Resumable, TrainerCallback):
@@ -45,7 +48,8 @@ class RankWatch(Resumable, TrainerCallback):
 
     Watched by heartbeats through the process group's key-value store, on a thread of its own, without collectives: a
     rank that is late (named with the line of code in which it stands, long before the collectives' time-out), gone
-    (within half a second where it was on the same machine as a rank that still lives), slow, or through early.
+    (within half a second where it was on the same machine as a rank that still lives), silent (its process stopped, or
+    its machine down or cut off), slow, or through early.
 
     Args:
         late_seconds: a rank that has not moved for so long while others have passed it is late; ten times as long in
@@ -53,10 +57,10 @@ class RankWatch(Resumable, TrainerCallback):
             collectives' time-out.
         checksum_every: steps between checksums of the parameters. Each costs one pass over them.
 
-    Events: "alarm" with `detector` "ranks", `verdict` (start, step, gradient, parameters, late, gone, ended_early,
-    slow), and for the first four `what` and `by_rank` (values in rank order), for the others `ranks` (empty: all alike)
-    and what was seen; written by rank 0, or by the next one where rank 0 is concerned. "note" when a late rank moves
-    again.
+    Events: "alarm" with `detector` "ranks", `verdict` (start, step, gradient, parameters, late, gone, silent,
+    ended_early, slow), and for the first four `what` and `by_rank` (values in rank order), for the others `ranks`
+    (empty: all alike) and what was seen; written by rank 0, or by the next one where rank 0 is concerned. "note" when
+    a late rank moves again.
     """
 
     detector: RankAgreement
@@ -187,6 +191,8 @@ class RankWatch(Resumable, TrainerCallback):
             store = None
         self._mailbox = Mailbox(store or torch.distributed.HashStore(), ranks.world_size())
         self._has_store = store is not None
+        if args.use_cpu:
+            obey_timeout(float(args.ddp_timeout))
         judge = HeartbeatJudge(self.late_seconds, float(args.ddp_timeout))
         telling = Telling(tell, tell_problem)
         self._pulse = Pulse(self._mailbox, judge, ranks.rank(), state.global_step + 1, telling)
@@ -258,14 +264,18 @@ _RUNNING = _Running()
 
 
 def describe_missing_ranks() -> str | None:
-    """Which rank is gone, for code whose collective has just raised; None when none is seen to be.
+    """Which rank is gone, or silent, for code whose collective has just raised; after a time-out, where all ranks were
+    last seen; None when nothing is known.
 
-    Takes up to half a second. The alarm is written by this too, where it was not yet.
+    Takes some seconds, for a rank of another machine to be known not to beat any more. The alarm is written by this
+    too, where it was not yet.
     """
     if _RUNNING.pulse is None:
         return None
-    _RUNNING.pulse.last_look("exit")
-    return _RUNNING.pulse.missing
+    error = str(sys.exception() or "").lower()
+    _RUNNING.pulse.last_look("lost")
+    timed_out = any(sign in error for sign in _TIMED_OUT)
+    return _RUNNING.pulse.missing or (_RUNNING.pulse.places() if timed_out else None)
 
 
 @contextmanager

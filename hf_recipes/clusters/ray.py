@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from hf_recipes.clusters.job import STOPPED, Job, node_command, place_flags
+from hf_recipes.clusters.job import RECIPE, STOPPED, Job, node_command, place_flags
 
 FILE = "ray_train.py"
 
@@ -27,6 +27,7 @@ def ray_script(job: Job, options: RayOptions) -> str:
     resources = {"CPU": job.cores} | ({"GPU": job.devices} if job.devices else {})
     place = place_flags(job, "{rank}", "{address}", "{port}")
     return _SCRIPT.format(
+        files=_literal([RECIPE, *job.configs]),
         command=_literal(node_command(job)),
         place=_literal(place),
         nodes=job.nodes,
@@ -58,15 +59,17 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import ray.train
 import torch.distributed
+from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
-
+FILES = {files}
 COMMAND = {command}
 PLACE = {place}
 OUTPUT = "{output}"
@@ -100,7 +103,7 @@ def end_with_worker() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def train_node() -> None:
+def train_node(texts: dict[str, str]) -> None:
     rank = ray.train.get_context().get_world_rank()
     if rank == 0:  # the others wait for it at the meeting point
         wait_for_last_start()
@@ -109,7 +112,13 @@ def train_node() -> None:
     # Ray and torch tell a worker's place in variables that are not its ranks'.
     named = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
     environment = {{name: value for name, value in os.environ.items() if name not in named}}
-    code = subprocess.run([*COMMAND, *place], env=environment, preexec_fn=end_with_worker, check=False).returncode
+    # Ray puts its workers into a directory of their own, where the job's files are not.
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in texts.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        code = subprocess.run(
+            [*COMMAND, *place], cwd=folder, env=environment, preexec_fn=end_with_worker, check=False
+        ).returncode
     if code == {stopped}:
         raise RuntimeError("The run was stopped on request and has saved: it goes on when it is started again.")
     if code:
@@ -117,8 +126,10 @@ def train_node() -> None:
 
 
 def main() -> None:
+    here = Path(__file__).parent
     TorchTrainer(
         train_node,
+        train_loop_config={{name: (here / name).read_text(encoding="utf-8") for name in FILES}},
         torch_config=TorchConfig(backend="gloo"),  # for the meeting point alone: the ranks choose their own
         scaling_config=ScalingConfig(num_workers={nodes}, use_gpu={use_gpu}, resources_per_worker={resources}),
         run_config=RunConfig(

@@ -169,10 +169,10 @@ def _layers_again(geometry: Geometry, settings: TrainingSettings, weights: Matmu
 
 
 def _head_again(settings: TrainingSettings, weights: MatmulWeights, work: Work) -> float:
-    """TRL's chunks compute the logits once more and always the head's weight gradient; full logits are those of all
-    positions; this package's and fused losses make the gradient in the forward pass."""
+    """TRL's chunks compute the logits once more; full logits are those of all positions; this package's and fused losses
+    make the gradient in the forward pass."""
     if settings.loss == "trl_chunked":
-        return 2.0 * work.supervised * weights.head * (1 + (not weights.head_weight_gradient))
+        return 2.0 * work.supervised * weights.head
     if settings.loss == "full":
         passes = 1 + weights.head_input_gradient + weights.head_weight_gradient
         return 2.0 * (work.tokens - work.supervised) * weights.head * passes

@@ -35,7 +35,7 @@ class TrainingSettings:
         packed: several samples in a row, kept apart.
         checkpointing: which layers are computed again.
         loss: how head and cross-entropy are computed: ``chunked`` (this package), ``trl_chunked`` (TRL's default),
-            ``full`` logits upcast to fp32 (transformers), ``full_16bit`` without the upcast (litgpt), ``split_16bit``
+            ``full`` logits upcast to fp32 (transformers), ``full_16bit`` without the upcast, ``split_16bit``
             with an upcast piece by piece (torchtune), ``fused`` kernels (liger, cut-cross-entropy).
         compiled: torch.compile, which computes pointwise operations again in place of keeping their results.
         quantized_keeps_input: each product with a 4-bit weight keeps its input, as in bitsandbytes before 0.44.

@@ -68,6 +68,11 @@ def _random_states() -> dict[str, Any]:
     return states
 
 
+def _for_groups(schedule: dict[str, Any], groups: int) -> dict[str, Any]:
+    """The state of a schedule for so many parameter groups, all of one rate: shards have groups of their own."""
+    return {key: value[:1] * groups if isinstance(value, list) else value for key, value in schedule.items()}
+
+
 def load_state(loop: PipelineLoop, checkpoint: Path) -> None:
     """Take up optimizer, schedule, place and random states of a checkpoint; weights are loaded with the stage.
 
@@ -77,7 +82,8 @@ def load_state(loop: PipelineLoop, checkpoint: Path) -> None:
     loop.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     load_optimizer(loop.optimizer, loop.built.trained(), checkpoint)
     with safe_globals():
-        loop.scheduler.load_state_dict(torch.load(checkpoint / "scheduler.pt", weights_only=True))
+        schedule = torch.load(checkpoint / "scheduler.pt", weights_only=True)
+    loop.scheduler.load_state_dict(_for_groups(schedule, len(loop.optimizer.param_groups)))
     for group, rate in zip(loop.optimizer.param_groups, loop.scheduler.get_last_lr(), strict=True):
         group["lr"] = rate
     file = checkpoint / f"rng_state_{rank()}.pth"

@@ -28,9 +28,23 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "save_only_model": ((False, None), "leave it out"),
     "torch_compile": ((False, None), "leave it out"),
     "activation_checkpointing": ((True, False, None), "give true or false"),
+    "gradient_checkpointing": ((False, None), "write activation_checkpointing: true"),
     "activation_checkpointing_kwargs": ((None, {}), "leave it out"),
     "neftune_noise_alpha": ((None,), "leave it out"),
+    "dataloader_drop_last": ((False, None), "short last batches are filled up: leave it out"),
+    "average_tokens_across_devices": ((True, None), "the loss is over all tokens of a step: leave it out"),
 }
+# Keys of the Trainer that nothing here reads.
+_IDLE = (
+    "dataloader_num_workers",
+    "eval_on_start",
+    "ignore_data_skip",
+    "include_num_input_tokens_seen",
+    "per_device_eval_batch_size",
+    "push_to_hub",
+    "torch_empty_cache_steps",
+)
+_SCHEDULES_OF_METRICS = ("reduce_lr_on_plateau", "greedy")
 _SAVE_STRATEGIES = ("steps", "no")
 ABSENT_WATCHERS = (
     "gradient norm, loss, schedule, throughput, memory, rank and overfit watchers, sample answers, trackers (report_to)"
@@ -52,6 +66,11 @@ def check_pipeline_keys(recipe: Recipe) -> None:
         if (value := recipe.get(key) or "steps") not in _SAVE_STRATEGIES:
             raise UserError(f"strategy: pp counts in steps, and {key} is {value}: give steps or no.")
 
+    if (schedule := recipe.get("lr_scheduler_type")) in _SCHEDULES_OF_METRICS:
+        raise UserError(
+            f"strategy: pp plans the rate ahead, and lr_scheduler_type {schedule} follows metrics: take cosine."
+        )
+
 
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -59,6 +78,8 @@ def _shown(value: Any) -> str:
 
 def tell_absent(recipe: Recipe) -> None:
     """Say what a pipeline does without."""
+    if idle := [key for key in _IDLE if key in recipe.given and recipe.values[key]]:
+        logger.warning("Without effect with strategy: pp: %s.", ", ".join(idle))
     logger.info("strategy: pp runs without %s; a loss or norm that is not finite ends the run.", ABSENT_WATCHERS)
     if recipe.get("plan_check", "on") != "off":
         logger.info("plan_check: not made, its estimate is of whole models; docs/pipeline.md says what a stage holds.")

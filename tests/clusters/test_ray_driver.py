@@ -33,6 +33,7 @@ def keywords(script):
 def test_one_worker_a_node_starts_the_nodes_ranks():
     script = ray_script(a_job(output_dir="/nfs/runs/a", configs=("accelerate.yaml",)), RayOptions(max_failures=-1))
     named = constants(script)
+    assert named["FILES"] == ["recipe.yaml", "accelerate.yaml"]
     assert named["COMMAND"] == [
         *("hf-recipes", "sft", "--config", "recipe.yaml", "--config_file", "accelerate.yaml", "--num_processes", "8")
     ]

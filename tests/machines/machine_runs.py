@@ -21,7 +21,7 @@ from hf_recipes.plan.strategy.write import Written, write_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOBAL_BATCH = 16
-ELASTIC = "--nnodes 2 --nproc_per_node 2 --max_restarts 3 --rdzv_backend c10d --rdzv_endpoint node0:29400 --rdzv_id job"
+ELASTIC = "--nnodes 2 --nproc_per_node 1 --max_restarts 3 --rdzv_backend c10d --rdzv_endpoint node0:29400 --rdzv_id job"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from decoders import make_decoder
 from forked_ranks import TESTS, ForkedRanks
 from pipeline_jobs import logs_of
 from tiny_models import make_tiny_llama
 
 STEPS = 12
-LORA = ("--method", "lora", "--lora_target_modules", "q_proj,o_proj,down_proj")
+LORA = ("--method", "lora", "--lora_target_modules", "[q_proj, o_proj, down_proj]")
 # name → ranks, keys. Eight rows a step everywhere: 54 rows make 7 steps an epoch, the last of them short.
 LAYOUTS = {
     "PP 2, 1f1b": (2, ()),
@@ -98,12 +99,12 @@ def check_same(run, expected, tolerance=1e-3):
     return largest
 
 
-def check_result(answers):
+def check_result(answers, tolerance=1e-5):
     """The stages in memory are what is on disk, to the bit, and transformers computes the same with it."""
     assert [answer["ended"] for answer in answers] == [[0, ""]] * len(answers)
     assert [answer["apart"] for answer in answers] == [0.0] * len(answers)
     last = [answer for answer in answers if answer["last"]]
-    assert all(answer["live"] == pytest.approx(answer["loaded"], abs=1e-5) for answer in last)
+    assert all(answer["live"] == pytest.approx(answer["loaded"], abs=tolerance) for answer in last)
 
 
 @pytest.mark.slow
@@ -170,7 +171,8 @@ def test_precision_and_checkpointing_and_untied_heads(keys, ranks, recipe, alone
         make_tiny_llama(len(tokenizer), num_hidden_layers=4, tied=False).save_pretrained(tmp_path / "base")
         tokenizer.save_pretrained(tmp_path / "base")
         keys = ("--model_name_or_path", str(tmp_path / "base"))
-    check_result(pipelined(ranks, recipe, tmp_path / "run", "PP 2, 1f1b", *keys, job="train_and_look"))
+    answers = pipelined(ranks, recipe, tmp_path / "run", "PP 2, 1f1b", *keys, job="train_and_look")
+    check_result(answers, 0.03 if "--bf16" in keys else 1e-5)  # loaded in fp32
     check_same(tmp_path / "run", alone(keys), tolerance)
 
 
@@ -236,12 +238,16 @@ def test_a_checkpoint_of_the_trainer_is_refused(ranks, recipe, alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.trials
-def test_a_norm_that_is_not_finite_ends_the_run_on_all_ranks(ranks, recipe, tmp_path):
-    keys = ("--learning_rate", "1e30", "--max_grad_norm", "0")
+def test_a_norm_that_is_not_finite_ends_the_run_on_all_ranks(ranks, recipe, tokenizer, tmp_path):
+    model = make_tiny_llama(len(tokenizer), num_hidden_layers=4)
+    torch.nn.init.constant_(model.model.norm.weight, 3e38)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    keys = ("--model_name_or_path", str(tmp_path / "base"))
     answers = pipelined(ranks, recipe, tmp_path / "run", "PP 2 × DP 2", *keys)
     assert {code for code, _ in answers} == {1}
     assert len({sentence for _, sentence in answers}) == 1
-    assert "not finite" not in answers[0][1] and "nothing of it reached the weights" in answers[0][1]
+    assert "step 1 has loss" in answers[0][1] and "nothing of it reached the weights" in answers[0][1]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert events[-1]["detector"] == "non_finite"
 
@@ -250,7 +256,7 @@ def test_a_norm_that_is_not_finite_ends_the_run_on_all_ranks(ranks, recipe, tmp_
 @pytest.mark.trials
 def test_what_does_not_fit_is_one_sentence(ranks, recipe, tmp_path):
     for keys, words in (
-        (("--lora_target_modules", "q_proj,lm_head", "--method", "lora"), "names lm_head: remove it"),
+        (("--lora_target_modules", "[q_proj, lm_head]", "--method", "lora"), "names lm_head: remove it"),
         (("--gradient_accumulation_steps", "1"), "at least as many micro-batches"),
     ):
         answers = pipelined(ranks, recipe, tmp_path / keys[-1], "PP 2, 1f1b", *keys)

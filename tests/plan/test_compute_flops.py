@@ -172,8 +172,8 @@ def test_what_losses_compute_beyond_labels():
     }
     # Full logits: 70 positions without a label, forward and for the input's gradient.
     assert extra == {"chunked": 0, "full": 2 * 70 * head * 2, "fused": 0}
-    # TRL's chunks: logits once more, and a weight gradient that the frozen head does not need.
-    assert arithmetic(geometry, replace(SETTINGS, loss="trl_chunked"), work).again == 2 * 30 * head * 2
+    # TRL's chunks: logits once more.
+    assert arithmetic(geometry, replace(SETTINGS, loss="trl_chunked"), work).again == 2 * 30 * head
 
 
 def test_work_of_samples():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from hf_recipes.doctor.network.links import Link, pairs_to_measure, slow_links
 _SECONDS = 0.1  # for each batch of a collective at one size, and for each direction of a link
 _BATCHES = 3  # of which the best counts: what disturbs a machine only ever makes it slower
 _MOST_TIMES = 50
+_LONG_SECONDS = 2.0  # for one operation: larger messages are then known by its speed
 _LOOKS = 3  # at a link before it is called slow
 _LINK_BYTES = 4 << 20
 _PINGS = 20
@@ -50,9 +51,9 @@ def measure_network(message_sizes: Sequence[int]) -> Measured:
     """
     device = group_device()
     hosts = gather(socket.gethostname())
-    _time("all_reduce", max(message_sizes), device)  # connections and buffers are made at the first messages
+    _time("all_reduce", 1 << 20, device)  # connections and buffers are made at the first messages
     timings = [
-        _time(collective, size, device) for collective in COLLECTIVES for size in _even(message_sizes, len(hosts))
+        timing for collective in COLLECTIVES for timing in _sweep(collective, _even(message_sizes, len(hosts)), device)
     ]
     links = [link for pair in pairs_to_measure(hosts) for link in _link(pair, hosts, device)]
     for _ in range(_LOOKS - 1):
@@ -72,6 +73,15 @@ def _even(message_sizes: Sequence[int], ranks: int) -> list[int]:
     return sorted({-(-size // unit) * unit for size in message_sizes})
 
 
+def _sweep(collective: Collective, message_sizes: Sequence[int], device: torch.device) -> Iterator[Timing]:
+    """One collective by rising size, until an operation takes long."""
+    for size in message_sizes:
+        timing = _time(collective, size, device)
+        yield timing
+        if timing.seconds > _LONG_SECONDS:
+            return
+
+
 def _time(collective: Collective, size: int, device: torch.device) -> Timing:
     ranks = dist.get_world_size()
     whole = torch.ones(size // _VALUE_BYTES, device=device)
@@ -79,7 +89,7 @@ def _time(collective: Collective, size: int, device: torch.device) -> Timing:
     run = _operations(whole, part)[collective]
     once = max(gather(_seconds(run, 1, device)))
     times = min(_MOST_TIMES, max(2, int(_SECONDS / once)))
-    batches = gather([_seconds(run, times, device) for _ in range(_BATCHES)])
+    batches = gather([_seconds(run, times, device) for _ in range(_BATCHES if once < _LONG_SECONDS else 1)])
     return Timing(collective, size, min(max(batch) for batch in zip(*batches, strict=True)), ranks)
 
 

@@ -12,6 +12,7 @@ from hf_recipes.doctor.network.traffic import COMPARED, Messages, StepFigures, m
 
 # Above half of a step, communication is longer than the computation: however well the two overlap, ranks wait.
 MOST = 0.5
+SEND_ONCE = ("ddp", "zero1")  # a step, however many passes it has
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,10 @@ def sentence_of(verdict: Verdict, others: Sequence[Verdict] = ()) -> str:
         (each for each in others if each.share < 0.9 * verdict.share), key=lambda each: each.share, default=None
     )
     way = f"take {better.strategy} where it fits ({better.share:.0%}), " if better else ""
+    more = "raise gradient_accumulation_steps" if verdict.strategy in SEND_ONCE else "take a larger micro-batch"
     return (
-        f"{told}, more than computation can hide: {way}raise gradient_accumulation_steps, train fewer parameters (LoRA "
-        "sends only the adapter's), or find a faster network."
+        f"{told}, more than computation can hide: {way}{more}, train fewer parameters (LoRA has gradients only for the "
+        "adapter), or find a faster network."
     )
 
 

@@ -81,7 +81,7 @@ def estimate_memory(
         "optimizer": share.optimizer,
         "buffers": share.buffers + workspace_bytes(device),
     }
-    held = {"gradients": share.gradients} if adding else {}
+    held = {"gradients": share.gradients} if adding or not share.gradients_left else {}
     phases = {
         "load": _load(geometry, settings, share),
         "forward": _sum(lasting, held, step.forward, {"buffers": share.forward_buffers}),

@@ -27,7 +27,8 @@ class RankShare:
 
     Attributes:
         weights, optimizer, gradients: what lasts; `gradients` when the backward pass has ended.
-        gradients_left: share of each gradient that stays in the backward pass (1: they are not cut up as they come).
+        gradients_left: share of each gradient that stays in the backward pass (1: they are not cut up as they come;
+            0: a buffer for them lasts).
         buffers: communication buffers that last.
         forward_buffers, backward_buffers: those of one pass, gathered weights among them.
         step: the optimizer step's temporaries.
@@ -137,7 +138,8 @@ def _zero(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ran
 
 
 def _zero3(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> RankShare:
-    """ZeRO-3: weights in shares too, those of the layers at work gathered."""
+    """ZeRO-3: weights in shares too, those of the layers at work gathered. One bucket and a buffer for the gradients'
+    share are made at the start and last."""
     compute, shards = deepspeed_settings(settings), layout.shards
     two = _zero(geometry, settings, replace(layout, sharding="zero2"))
     live = min(float(LIVE_PARAMETERS), float(geometry.total)) + min(float(PREFETCH_BUCKET), float(geometry.total))
@@ -147,7 +149,16 @@ def _zero3(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> Ra
     if layout.offload_weights:
         host["weights"] = weights
         weights = 0.0
-    return replace(two, weights=weights, buffers=gathered, host=host)
+    bucket = two.backward_buffers / 2
+    return replace(
+        two,
+        weights=weights,
+        gradients_left=0.0,
+        buffers=bucket,
+        forward_buffers=gathered,
+        backward_buffers=gathered + bucket,
+        host=host,
+    )
 
 
 def _fsdp(geometry: Geometry, settings: TrainingSettings, layout: Layout) -> RankShare:
