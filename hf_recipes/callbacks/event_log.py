@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from hf_recipes.core.data_parallel import data_parallel_ranks
 from hf_recipes.core.events import event_log
 
 
@@ -21,7 +22,7 @@ class EventLogCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._summary: dict[str, Any] = {}
         event_log(args.output_dir).start_attempt()
-        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+        batch = args.per_device_train_batch_size * args.gradient_accumulation_steps * data_parallel_ranks(args)
         self._write(
             args,
             state,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickletools
 import re
 from pathlib import Path
+from typing import Literal
 
 from hf_recipes.checkpoints.manifest import DamagedManifest, read_manifest
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import checkpoint_step
+
+OptimizerForm = Literal["plain", "fsdp", "zero", "zero3"]
 
 _RANDOM_STATE = re.compile(r"^rng_state_(\d+)\.pth$")
 _WEIGHTS = re.compile(r"^((adapter_)?model[^/]*\.safetensors|(pytorch|adapter)_model[^/]*\.bin)$")
@@ -42,6 +45,16 @@ def is_deepspeed(checkpoint: Path) -> bool:
 def is_zero_sharded(checkpoint: Path) -> bool:
     """Whether the optimizer lies here in ZeRO's parts, one a rank, which only as many ranks can take up again."""
     return any(checkpoint.glob("*/*zero_pp_rank_*_optim_states.pt"))
+
+
+def optimizer_form(checkpoint: Path) -> OptimizerForm:
+    """In whose form the optimizer lies here: of the Trainer itself (one process, DDP), of FSDP, of ZeRO-1 and ZeRO-2
+    (the same), or of ZeRO-3. None of them can read another's."""
+    if is_deepspeed(checkpoint):
+        return "zero3" if any(checkpoint.glob("*/*zero_pp_rank_*_model_states.pt")) else "zero"
+    if (checkpoint / "optimizer.bin").is_file() or any(path.is_dir() for path in checkpoint.glob("optimizer_*")):
+        return "fsdp"
+    return "plain"
 
 
 def ranks_of(checkpoint: Path) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hf_recipes.core.data_parallel import data_parallel_ranks
 from hf_recipes.core.versions import stack_versions
 
 
@@ -29,12 +30,12 @@ def training_facts(args: Any, state: Any, dataloader: Any = None) -> dict[str, A
 
 def batch_facts(args: Any) -> dict[str, int]:
     """The global batch, in rows, and its parts."""
-    micro, accumulated, ranks = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
+    micro, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     return {
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": accumulated,
-        "world_size": ranks,
-        "global_batch_size": micro * accumulated * ranks,
+        "world_size": args.world_size,
+        "global_batch_size": micro * accumulated * data_parallel_ranks(args),
     }
 
 

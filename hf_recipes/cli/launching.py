@@ -13,6 +13,7 @@ from hf_recipes.recipe.validate import REFUSED_KEYS
 if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import Recipe
     from hf_recipes.training.auto_strategy import AutoChoice
+    from hf_recipes.training.machines import Machine
 
 # (datasets, bad_rows) → raises UserError: a quick look at the data before ranks are started.
 CheckData = Callable[[list[dict[str, Any]], str], None]
@@ -23,6 +24,12 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="RECIPE", help="a recipe file, or the name of a shipped recipe")
     parser.add_argument("--num_processes", type=int, metavar="N", help="number of ranks on this machine (default 1)")
     parser.add_argument("--config_file", metavar="FILE", help="an accelerate config file for the launch")
+    parser.add_argument("--num_machines", metavar="N", help="machines that train together, this command on each")
+    parser.add_argument(
+        "--machine_rank", metavar="R", help="number of this machine, from 0; the first keeps the records"
+    )
+    parser.add_argument("--main_process_ip", metavar="IP", help="address of the first machine")
+    parser.add_argument("--main_process_port", metavar="PORT", help="a free port of the first machine (default 29500)")
     parser.add_argument("--help-all", action="store_true", help="all recipe keys, those of the trainer too")
     parser.epilog = "recipe keys (those of hf_recipes; --help-all lists all):\n" + key_help("RecipeArguments")
 
@@ -56,14 +63,12 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
         return 0
     from hf_recipes.callbacks.config import WatchConfig
-    from hf_recipes.checkpoints.lock import release_lock, take_lock
     from hf_recipes.core.errors import UserError
-    from hf_recipes.core.run_directory import list_checkpoints
     from hf_recipes.plan.strategy.names import check_sizes
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
+    from hf_recipes.training.machines import place_of
     from hf_recipes.training.on_finish import run_on_finish
-    from hf_recipes.training.output import choose_output
     from hf_recipes.training.preemption_keys import check_preemption_keys
     from hf_recipes.training.strategy_file import recipe_sizes, strategy_file
 
@@ -73,45 +78,77 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
-    output = choose_output(recipe)
-    if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
-        raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
-    ranks = _ranks(options, recipe)
-    if ranks < 1:
-        raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
+    machine = place_of(vars(options), options.config_file)
+    output = _free_output(recipe, machine)
+    ranks = _ranks(options, recipe, machine)
     check_preemption_keys(recipe)
-    take_lock(output)  # as the ranks will; to be said before anything is touched
-    release_lock(output)
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
-    fixed += ["--num_processes", str(ranks)]
-    grace = float(recipe.get("preemption_grace_seconds", 25.0))
+    fixed += ["--num_processes", str(ranks * machine.count)]
     config_file = options.config_file
     if config_file is None:
         check_sizes(recipe.get("strategy", "auto"), sizes := recipe_sizes(recipe.values))
-        chosen = _choose(module, recipe, ranks)
+        chosen = _choose(module, recipe, ranks, machine)
         fixed += chosen.arguments
-        config_file = strategy_file(chosen.strategy, ranks, Path(output), sizes)
-    code = launch(module, fixed, Path(output), num_processes=ranks, config_file=config_file, grace_seconds=grace)
-    run_on_finish(recipe.get("on_finish"), Path(output), code)
+        config_file = strategy_file(chosen.strategy, ranks * machine.count, output, sizes, machine.count)
+    grace = float(recipe.get("preemption_grace_seconds", 25.0))
+    code = launch(
+        module, fixed, output, num_processes=ranks, config_file=config_file, machine=machine, grace_seconds=grace
+    )
+    run_on_finish(recipe.get("on_finish"), output, code)
     return code
 
 
-def _choose(module: str, recipe: Recipe, ranks: int) -> AutoChoice:
-    """The recipe's strategy; the planner's where it leaves it open. The planner knows language models alone."""
+def _free_output(recipe: Recipe, machine: Machine) -> Path:
+    """The run directory, in which nobody else writes. What the first of several machines does there is its own: the
+    others look only for a run that is finished, which they must not wait for."""
+    from hf_recipes.checkpoints.lock import release_lock, take_lock
+    from hf_recipes.core.errors import UserError
+    from hf_recipes.core.run_directory import list_checkpoints
+    from hf_recipes.training.output import choose_output
+    from hf_recipes.training.requeue import resume_request
+
+    if machine.count > 1 and not recipe.get("output_dir"):
+        raise UserError("Several machines need one run directory: give --output_dir, the same on all of them.")
+    if machine.rank > 0 and resume_request(recipe) != "auto":
+        return Path(recipe.values["output_dir"])
+    output = choose_output(recipe)
+    if machine.rank > 0:
+        return output
+    if recipe.get("resume_from_checkpoint") in ("last", "true") and not list_checkpoints(output):
+        raise UserError(f"resume_from_checkpoint: '{output}' holds no checkpoint: start without it.")
+    take_lock(output)  # as the ranks will; to be said before anything is touched
+    release_lock(output)
+    return Path(output)
+
+
+def _choose(module: str, recipe: Recipe, ranks: int, machine: Machine) -> AutoChoice:
+    """The recipe's strategy; the planner's where it leaves it open. The planner knows language models alone, and no
+    network between machines."""
     from hf_recipes.training.auto_strategy import AutoChoice, choose_here
 
     strategy = recipe.get("strategy", "auto")
-    return choose_here(recipe, ranks) if strategy == "auto" and module == "hf_recipes.sft" else AutoChoice(strategy)
+    is_open = strategy == "auto" and module == "hf_recipes.sft" and machine.count == 1
+    return choose_here(recipe, ranks) if is_open else AutoChoice(strategy)
 
 
-def _ranks(options: argparse.Namespace, recipe: Recipe) -> int:
-    """Of the command line, the recipe, accelerate's config file; else one."""
-    given = options.num_processes if options.num_processes is not None else recipe.get("num_processes")
-    if given is None and options.config_file:
-        from hf_recipes.training.strategy_file import configured_processes
+def _ranks(options: argparse.Namespace, recipe: Recipe, machine: Machine) -> int:
+    """Of this machine: by the command line; else its share of what the recipe or accelerate's config file says of all;
+    else one."""
+    from hf_recipes.core.errors import UserError
+    from hf_recipes.training.strategy_file import configured_processes
 
-        given = configured_processes(options.config_file)
-    return 1 if given is None else int(given)
+    ranks = options.num_processes
+    if ranks is None:
+        of_all = recipe.get("num_processes")
+        if of_all is None and options.config_file:
+            of_all = configured_processes(options.config_file)
+        of_all = machine.count if of_all is None else int(of_all)
+        if of_all % machine.count:
+            raise UserError(f"num_processes: {of_all} ranks do not stand evenly on {machine.count} machines.")
+        ranks = of_all // machine.count
+    if ranks < 1:
+        raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
+    return int(ranks)
 
 
 def _without(keys: list[str], name: str) -> list[str]:

@@ -169,8 +169,8 @@ def _layers_again(geometry: Geometry, settings: TrainingSettings, weights: Matmu
 
 
 def _head_again(settings: TrainingSettings, weights: MatmulWeights, work: Work) -> float:
-    """TRL's chunks compute the logits once more; full logits are those of all positions; this package's and fused losses
-    make the gradient in the forward pass."""
+    """TRL's chunks compute the logits once more; full logits are those of all positions; this package's and fused
+    losses make the gradient in the forward pass."""
     if settings.loss == "trl_chunked":
         return 2.0 * work.supervised * weights.head
     if settings.loss == "full":

@@ -17,7 +17,7 @@ from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
 from hf_recipes.core.stop_signals import StopListener
 from hf_recipes.doctor.network.roll_call import Absent, Place, roll_call
-from hf_recipes.training.environment import LAUNCHED_BY_US, leave_with_parent
+from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, leave_with_parent
 
 _PATIENCE_SECONDS = 1800.0  # the Trainer's default of ddp_timeout
 
@@ -46,6 +46,7 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
             print(f"hf-recipes: {error}", file=sys.stderr)
         if rank() == 0:
             _record_unrecorded(error, arguments)
+        _leave_for_launcher(error)
         told = os.environ.get(LAUNCHED_BY_US) and not isinstance(error, TakenDirectory)  # else there is no status
         return 0 if told else error.exit_code
     except KeyboardInterrupt:
@@ -68,6 +69,12 @@ def _record_unrecorded(error: Exception, arguments: Sequence[str]) -> None:
     if not status.is_file():
         status.parent.mkdir(parents=True, exist_ok=True)
         write_json(status, {"code": error.exit_code, "sentence": str(error), "last_step": 0, "time": time.time()})
+
+
+def _leave_for_launcher(error: UserError | CheckFailed | Preempted) -> None:
+    """A launcher on a machine that is not the first finds no status.json."""
+    if (file := os.environ.get(MACHINE_END)) and os.environ.get("LOCAL_RANK", "0") == "0":
+        write_json(Path(file), {"code": error.exit_code, "sentence": str(error)})
 
 
 def split_config(arguments: Sequence[str]) -> tuple[str, list[str]]:

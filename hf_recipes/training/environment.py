@@ -12,6 +12,8 @@ from hf_recipes.core.log import logger
 # Set by `hf-recipes sft` for the ranks it starts, to its process id: it reads status.json itself, so a rank need not
 # exit non-zero.
 LAUNCHED_BY_US = "HF_RECIPES_LAUNCHED"
+# Set for the ranks of a machine that is not a job's first, to a file in which they leave a code and a sentence.
+MACHINE_END = "HF_RECIPES_MACHINE_END"
 _LOOK_SECONDS = 2.0
 
 

@@ -10,18 +10,18 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-
-import yaml
 
 from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import read_events
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
-from hf_recipes.training.environment import LAUNCHED_BY_US, threads_per_rank, usable_cores
+from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, threads_per_rank, usable_cores
+from hf_recipes.training.machines import ALONE, Machine, read_config
 from hf_recipes.training.rank_group import GroupEnd, run_group
 
 # What helps on devices by its makers' own documentation; whatever the user has set stays.
@@ -39,7 +39,9 @@ def has_accelerator() -> bool:
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
 
 
-def launch_command(module: str, arguments: Sequence[str], num_processes: int, config_file: str | None) -> list[str]:
+def launch_command(
+    module: str, arguments: Sequence[str], num_processes: int, config_file: str | None, machine: Machine = ALONE
+) -> list[str]:
     """The `accelerate launch` command line.
 
     Args:
@@ -47,31 +49,29 @@ def launch_command(module: str, arguments: Sequence[str], num_processes: int, co
         arguments: Its arguments.
         num_processes: Number of ranks on this machine.
         config_file: An accelerate config file; it decides the rest when given.
+        machine: This one among those of the job.
     """
-    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    ranks = num_processes * machine.count
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(ranks)]
+    if machine.count > 1:
+        command += machine.flags()
     if config_file:  # a flag beside it would put aside what the file says of how the ranks share the work
-        command += ["--config_file", config_file, "--num_processes", str(num_processes)]
-        if needs_port(config_file):
+        command += ["--config_file", config_file]
+        if machine.count == 1 and needs_port(config_file):
             command += ["--main_process_port", "0"]
         return [*command, "-m", module, *arguments]
     # Without it accelerate asks its own default config file, which may belong to another job.
-    command += ["--num_processes", str(num_processes), "--num_machines", "1", "--mixed_precision", "no"]
-    command += ["--dynamo_backend", "no"]
-    if num_processes > 1:
-        command += ["--multi_gpu", "--main_process_port", "0"]
-    return [*command, "-m", module, *arguments]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    if machine.count == 1:
+        command += ["--num_machines", "1", *(["--main_process_port", "0"] if ranks > 1 else [])]
+    return [*command, *(["--multi_gpu"] if ranks > 1 else []), "-m", module, *arguments]
 
 
 def needs_port(config_file: str) -> bool:
     """Whether a config file for one machine leaves the port to accelerate, which always takes 29500: of two runs on a
     machine, the second may then join the first."""
-    try:
-        content = yaml.safe_load(Path(config_file).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return False
-    if not isinstance(content, dict) or int(content.get("num_machines") or 1) > 1:
-        return False
-    return content.get("main_process_port") is None
+    content = read_config(config_file)
+    return bool(content) and content.get("main_process_port") is None
 
 
 def launch_environment(num_processes: int) -> dict[str, str]:
@@ -95,9 +95,12 @@ def launch(
     *,
     num_processes: int = 1,
     config_file: str | None = None,
+    machine: Machine = ALONE,
     grace_seconds: float = 25.0,
 ) -> int:
     """Run `module` under `accelerate launch` and return the code from the run's status.json.
+
+    Of several machines the first keeps the run directory; the others return what their own ranks were told.
 
     Args:
         module: Python module the ranks run.
@@ -105,6 +108,7 @@ def launch(
         output_dir: The run directory.
         num_processes: Number of ranks on this machine.
         config_file: An accelerate config file.
+        machine: This one among those of the job.
         grace_seconds: How long the ranks may live after SIGTERM (see `run_group`).
 
     Raises:
@@ -115,10 +119,12 @@ def launch(
         raise UserError("accelerate is not installed: run `pip install accelerate`.")
     if config_file and not Path(config_file).is_file():
         raise UserError(f"--config_file: '{config_file}' does not exist: name an accelerate config file.")
+    command = launch_command(module, arguments, num_processes, config_file, machine)
+    if machine.rank > 0:
+        return _launch_beside(command, module, num_processes, grace_seconds)
     status = output_dir / "status.json"
     before = status.read_bytes() if status.is_file() else None
     status.unlink(missing_ok=True)
-    command = launch_command(module, arguments, num_processes, config_file)
     end = run_group(command, launch_environment(num_processes), module, grace_seconds)
     if not status.is_file():
         _tell_end(output_dir, end)
@@ -128,6 +134,25 @@ def launch(
     if before is not None and code == UserError.exit_code:
         status.write_bytes(before)  # refused use changes nothing about how the run here ended
     return code
+
+
+def _launch_beside(command: Sequence[str], module: str, num_processes: int, grace_seconds: float) -> int:
+    """Run the ranks of a machine that is not the first."""
+    with tempfile.TemporaryDirectory(prefix="hf_recipes_end_") as folder:
+        told = Path(folder) / "end.json"
+        environment = {**launch_environment(num_processes), MACHINE_END: str(told)}
+        end = run_group(command, environment, module, grace_seconds)
+        if told.is_file():
+            ended = json.loads(told.read_text(encoding="utf-8"))
+            logger.error("%s", ended["sentence"])
+            return int(ended["code"])
+    if end.stopped_by == "SIGINT":
+        raise KeyboardInterrupt
+    if end.stopped_by:
+        return Preempted.exit_code
+    if end.code:
+        logger.error("The ranks of this machine ended (launcher exit code %d); the first machine says why.", end.code)
+    return 1 if end.code else 0
 
 
 def _tell_end(output_dir: Path, end: GroupEnd) -> None:

@@ -65,7 +65,6 @@ def check_pipeline_keys(recipe: Recipe) -> None:
     for key in ("save_strategy", "eval_strategy", "logging_strategy"):
         if (value := recipe.get(key) or "steps") not in _SAVE_STRATEGIES:
             raise UserError(f"strategy: pp counts in steps, and {key} is {value}: give steps or no.")
-
     if (schedule := recipe.get("lr_scheduler_type")) in _SCHEDULES_OF_METRICS:
         raise UserError(
             f"strategy: pp plans the rate ahead, and lr_scheduler_type {schedule} follows metrics: take cosine."

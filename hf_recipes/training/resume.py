@@ -9,12 +9,15 @@ from transformers.trainer_callback import TrainerState
 
 from hf_recipes.callbacks.restore import restore_training_state, why_not_restorable
 from hf_recipes.checkpoints.choose import resolve_resume
+from hf_recipes.checkpoints.complete import OptimizerForm, optimizer_form
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import event_log
 from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.plan.layout import Layout
+from hf_recipes.training.launched import run_layout
 from hf_recipes.training.requeue import resume_request
 from hf_recipes.training.same_batch import keep_global_batch
 from hf_recipes.training.same_run import check_same_model
@@ -25,6 +28,19 @@ if TYPE_CHECKING:
 # What torch and PEFT say when the tensors of a checkpoint do not fit the model or the optimizer.
 _MISFITS = ("size mismatch", "state_dict", "parameter group", "checkpoint index")
 
+_FORMS: dict[str, OptimizerForm] = {"fsdp": "fsdp", "zero1": "zero", "zero2": "zero", "zero3": "zero3"}
+_WRITERS: dict[OptimizerForm, str] = {
+    "plain": "one process or DDP",
+    "fsdp": "FSDP",
+    "zero": "ZeRO-1 or ZeRO-2",
+    "zero3": "ZeRO-3",
+}
+_STRATEGIES: dict[OptimizerForm, str] = {
+    "plain": "ddp (or on one process)",
+    "fsdp": "fsdp",
+    "zero": "zero2 (or zero1)",
+    "zero3": "zero3",
+}
 
 # What decides the shapes of an adapter, by PEFT's type: its name in adapter_config.json, and the recipe key that sets
 # it.
@@ -56,13 +72,36 @@ def find_resume(setup: Setup) -> Path | None:
     To be called on every rank, before anything is loaded; it may change the accumulation in ``setup.arguments``.
 
     Raises:
-        UserError: see `resolve_resume`, `check_same_model`, `keep_global_batch`.
+        UserError: see `resolve_resume`, `check_same_engine`, `check_same_model`, `keep_global_batch`.
     """
     request = resume_request(setup.recipe)
     checkpoint = from_main(lambda: resolve_resume(request, setup.run.path))
+    check_same_engine(checkpoint, run_layout(setup.arguments))
     check_same_model(setup.recipe, checkpoint)
     keep_global_batch(setup.recipe, setup.arguments, checkpoint)
     return checkpoint
+
+
+def check_same_engine(checkpoint: Path | None, layout: Layout) -> None:
+    """Refuse an optimizer state in a form that the run's strategy cannot read; of DDP's, the Trainer would not even say
+    so, and begin with a new optimizer.
+
+    Args:
+        checkpoint: None passes.
+        layout: of the run.
+
+    Raises:
+        UserError: it was written under another kind of strategy.
+    """
+    if checkpoint is None:
+        return
+    written = optimizer_form(checkpoint)
+    now: OptimizerForm = _FORMS.get(layout.sharding, "plain") if layout.tensor == 1 else "plain"
+    if written != now:
+        raise UserError(
+            f"'{checkpoint}' was written under {_WRITERS[written]}, and {_WRITERS[now]} cannot read that optimizer "
+            f"state: resume with strategy: {_STRATEGIES[written]}, or start anew with another output_dir."
+        )
 
 
 def check_resume(checkpoint: Path | None, model: Any, planned_steps: int, *, streamed: bool = False) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.checkpoints.manifest import DamagedManifest, read_manifest
+from hf_recipes.core.data_parallel import data_parallel_ranks
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
@@ -88,7 +89,8 @@ def keep_global_batch(recipe: Recipe, arguments: SFTConfig, checkpoint: Path | N
     if arguments.ignore_data_skip:
         logger.warning("ignore_data_skip: the epoch begins anew, rows already met in it are met again.")
     written, changed = from_main(lambda: (written_batch(checkpoint), _is_changed(recipe, checkpoint)))
-    now = Batch(arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps, arguments.world_size)
+    ranks = data_parallel_ranks(arguments)
+    now = Batch(arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps, ranks)
     if written is None or written.rows == now.rows:
         return
     if written.ranks == now.ranks and changed:

@@ -9,6 +9,7 @@ from hf_recipes.checkpoints.facts import batch_facts
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import write_manifest
 from hf_recipes.checkpoints.verification.verify import verify_checkpoint
+from hf_recipes.core.data_parallel import data_parallel_ranks
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
@@ -114,6 +115,13 @@ def set_up(recipe: Recipe) -> Setup:
     return Setup(recipe, arguments, model_settings, ours, hardware, precision, run)
 
 
+def _sharers(ranks: int, processes: int) -> str:
+    """``2 processes``, or ``2 groups of 4 processes`` where those of a group see the same rows."""
+    if ranks == processes:
+        return f"{ranks} process{'' if ranks == 1 else 'es'}"
+    return f"{ranks} group{'' if ranks == 1 else 's'} of {processes // ranks} processes"
+
+
 def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
     """Say what is about to run; rank 0 alone is heard."""
     arguments, precision = setup.arguments, setup.precision
@@ -121,12 +129,11 @@ def tell_setup(setup: Setup, source: ModelSource, data_table: str) -> None:
     logger.info("Base model: %s (%s)", setup.model_settings.model_name_or_path, source.label)
     logger.info("Precision: %s%s", describe(precision), f"; {precision.why}" if precision.why else "")
     logger.info(
-        "Global batch: %d = %d a device × %d accumulated × %d process%s",
+        "Global batch: %d = %d a device × %d accumulated × %s",
         global_batch_size(arguments),
         arguments.per_device_train_batch_size,
         arguments.gradient_accumulation_steps,
-        arguments.world_size,
-        "" if arguments.world_size == 1 else "es",
+        _sharers(data_parallel_ranks(arguments), int(arguments.world_size)),
     )
     if idle := setup.recipe.idle_keys():
         logger.warning("Without effect with method: %s: %s.", setup.ours.method, ", ".join(idle))

@@ -15,6 +15,7 @@ from hf_recipes.plan.strategy.accelerate_config import accelerate_config
 from hf_recipes.plan.strategy.by_launcher import by_launcher
 from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
 from hf_recipes.plan.strategy.names import AS_NAMED, Sizes, check_sizes, describe, layout_of
+from hf_recipes.training.machines import read_config
 
 
 def recipe_sizes(values: Any) -> Sizes:
@@ -27,15 +28,18 @@ def recipe_sizes(values: Any) -> Sizes:
     return Sizes(*(values.get(name) if isinstance(values, Mapping) else getattr(values, name, None) for name in names))
 
 
-def strategy_file(strategy: str, ranks: int, run_directory: Path, sizes: Sizes = AS_NAMED) -> str | None:
+def strategy_file(
+    strategy: str, ranks: int, run_directory: Path, sizes: Sizes = AS_NAMED, nodes: int = 1
+) -> str | None:
     """Write accelerate's config file (and DeepSpeed's) for a strategy into the run directory; None where the launcher
     needs none.
 
     Args:
         strategy: the recipe's.
-        ranks: on this machine.
+        ranks: on all machines.
         run_directory: made if it is not there.
         sizes: the recipe's.
+        nodes: machines.
 
     Raises:
         UserError: the strategy is not one for so many ranks.
@@ -43,7 +47,7 @@ def strategy_file(strategy: str, ranks: int, run_directory: Path, sizes: Sizes =
     if strategy == "auto":
         check_sizes(strategy, sizes)
         return None
-    layout = layout_of(strategy, ranks, sizes=sizes)
+    layout = layout_of(strategy, ranks, nodes, sizes)
     if by_launcher(layout).sharding in ("none", "ddp"):  # what accelerate does by itself
         return None
     run_directory.mkdir(parents=True, exist_ok=True)
@@ -56,11 +60,7 @@ def strategy_file(strategy: str, ranks: int, run_directory: Path, sizes: Sizes =
 
 def configured_processes(config_file: str) -> int | None:
     """The number of ranks that an accelerate config file asks for; None where it says nothing or is not there."""
-    try:
-        content = yaml.safe_load(Path(config_file).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        return None
-    count = content.get("num_processes") if isinstance(content, dict) else None
+    count = read_config(config_file).get("num_processes")
     return count if isinstance(count, int) else None
 
 

@@ -16,7 +16,8 @@ from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.cli.main import main
 from hf_recipes.core.events import read_events
 
-pytestmark = pytest.mark.slow
+# A run is half a minute of CPU time: the suite has the script in `test_slurm_script.py`, with stubs in its place.
+pytestmark = [pytest.mark.slow, pytest.mark.trials]
 STEPS = 60
 # One process group a node, as a step's processes; `step` lists them, for what Slurm would signal.
 SRUN = """
@@ -113,7 +114,6 @@ def test_a_signalled_job_saves_and_goes_back_into_the_queue(cluster):
     assert verify_checkpoint(run / f"checkpoint-{status['last_step']}").ok
 
 
-@pytest.mark.trials
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_requeued_job_goes_on_to_its_end(nodes, cluster, capsys):
     if nodes > 1:

@@ -87,14 +87,12 @@ def plan_job(folder: Path, model: Path, layout: Layout, **keys) -> Job:
 
 
 def start_line(host: Host, line: str, log: Path, **environment: str) -> subprocess.Popen:
-    """Start a printed line (`accelerate launch …`, `torchrun …`) on a host; all that it says goes into `log`."""
+    """Start a printed line (`hf-recipes sft …`, `torchrun …`) on a host; all that it says goes into `log`."""
     first, *words = shlex.split(line.replace("FIRST_NODE", "node0"))
-    modules = {"accelerate": "accelerate.commands.launch", "torchrun": "torch.distributed.run"}
-    words = words[1:] if first == "accelerate" else words
+    ours = ["-c", "from hf_recipes.cli.main import main; raise SystemExit(main())"]
+    command = {"hf-recipes": ours, "torchrun": ["-m", "torch.distributed.run"]}[first]
     with log.open("w") as file:
-        return host.start(
-            [sys.executable, "-m", modules[first], *words], env=on_cpu(environment), stdout=file, stderr=file
-        )
+        return host.start([sys.executable, *command, *words], env=on_cpu(environment), stdout=file, stderr=file)
 
 
 def start_ranks(host: Host, job: Job, log: Path, *, number: int, local: int = 2, machines: int = 2) -> list:

@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from hf_recipes.plan.strategy.search import Considered
 from hf_recipes.plan.strategy.step_cost import StepCost
 from hf_recipes.plan.strategy.write import write_plan
 from hf_recipes.training.launch import launch_command
+from hf_recipes.training.machines import place_of
 
 TESTS = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("strategy_ranks.py")
@@ -100,14 +100,13 @@ def start(line, port, *, as_on_devices=False):
     """Start a printed line on this machine: its own interpreter, a free port, and CPU ranks that pass for devices (what
     the launcher is not told to shard, only where it is asked for)."""
     words = shlex.split(line.replace("FIRST_NODE", "127.0.0.1").replace("29500", str(port)))
-    if words[:2] == ["hf-recipes", "sft"]:  # what it starts, once it has checked recipe and data
-        _, _, _, recipe, _, config_file = words
-        ranks = yaml.safe_load(Path(config_file).read_text())["num_processes"]
-        words = launch_command("hf_recipes.sft", ["--config", recipe], ranks, config_file)
-        words[words.index("-m", 3) : words.index("-m", 3)] = ["--main_process_port", str(port)]
-    else:
-        assert words[:2] == ["accelerate", "launch"]
-        words[:2] = [sys.executable, "-m", "accelerate.commands.launch"]
+    assert words[:2] == ["hf-recipes", "sft"]
+    flags = {flag.removeprefix("--"): value for flag, value in zip(words[2::2], words[3::2], strict=True)}
+    config_file = flags["config_file"]
+    machine = place_of(flags, config_file)
+    ranks = yaml.safe_load(Path(config_file).read_text())["num_processes"] // machine.count
+    # What it starts, once it has checked recipe and data.
+    words = launch_command("hf_recipes.sft", ["--config", flags["config"]], ranks, config_file, machine)
     module = words.index("hf_recipes.sft")
     assert words[module - 1] == "-m"
     words[module - 1 : module + 1] = [str(SCRIPT)]

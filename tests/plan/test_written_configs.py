@@ -246,10 +246,9 @@ def test_launch_lines(tmp_path):
     files = f"--config '{tmp_path}/b c/recipe.yaml' --config_file '{tmp_path}/b c/accelerate.yaml'"
     assert node == f"hf-recipes sft {files}"
     first, second = written(tmp_path / "d", layout_of("fsdp", 16, 2)).launch_lines
-    assert first.startswith(f"accelerate launch --config_file {tmp_path}/d/accelerate.yaml --machine_rank 0 ")
-    assert first.endswith(
-        f"--main_process_ip FIRST_NODE --main_process_port 29500 -m hf_recipes.sft --config {tmp_path}/d/recipe.yaml"
-    )
+    files = f"--config {tmp_path}/d/recipe.yaml --config_file {tmp_path}/d/accelerate.yaml"
+    place = "--machine_rank 0 --main_process_ip FIRST_NODE --main_process_port 29500"
+    assert first == f"hf-recipes sft {files} {place} --output_dir RUN_DIR"
     assert second == first.replace("--machine_rank 0", "--machine_rank 1")
 
 

@@ -95,8 +95,8 @@ def _time(collective: Collective, size: int, device: torch.device) -> Timing:
 
 def _operations(whole: torch.Tensor, part: torch.Tensor) -> dict[Collective, Callable[[], Any]]:
     # torch 2.13 renames the two; the old names warn there, the new ones are not in 2.11.
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     return {
         "all_reduce": lambda: dist.all_reduce(whole, op=dist.ReduceOp.MAX),  # a sum would grow without end
         "all_gather": lambda: all_gather(whole, part),

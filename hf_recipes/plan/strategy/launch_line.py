@@ -11,15 +11,17 @@ from hf_recipes.plan.strategy.deepspeed_config import uses_deepspeed
 _PORT = 29500
 
 
-def launch_lines(layout: Layout, recipe: Path, accelerate_file: Path | None) -> list[str]:
-    """One command for each node; the first node's address is the user's to fill in.
-
-    `hf-recipes sft` starts the ranks of one machine. On several, each has its launcher.
+def launch_lines(
+    layout: Layout, recipe: Path, accelerate_file: Path | None, *, names_output: bool = False
+) -> list[str]:
+    """One command for each node; the first node's address and the run directory, the same for all, are the user's to
+    fill in.
 
     Args:
         layout: how the job lies over devices.
         recipe: the recipe file.
         accelerate_file: accelerate's config file; None on a single device without DeepSpeed.
+        names_output: the recipe has an ``output_dir``, which several nodes need.
     """
     config = shlex.quote(str(recipe))
     if accelerate_file is None:
@@ -28,8 +30,9 @@ def launch_lines(layout: Layout, recipe: Path, accelerate_file: Path | None) -> 
     if layout.nodes == 1:
         return [f"hf-recipes sft --config {config} --config_file {file}"]
     place = f"--main_process_ip FIRST_NODE --main_process_port {_PORT}"
+    place += "" if names_output else " --output_dir RUN_DIR"
     return [
-        f"accelerate launch --config_file {file} --machine_rank {node} {place} -m hf_recipes.sft --config {config}"
+        f"hf-recipes sft --config {config} --config_file {file} --machine_rank {node} {place}"
         for node in range(layout.nodes)
     ]
 

@@ -56,7 +56,8 @@ def write_plan(
     if needs_accelerate_file(layout):
         contents[folder / ACCELERATE] = accelerate_config(layout, str(folder / DEEPSPEED))
     _refuse_existing(folder, overwrite)
-    lines = launch_lines(layout, folder / RECIPE, folder / ACCELERATE if folder / ACCELERATE in contents else None)
+    accelerate = folder / ACCELERATE if folder / ACCELERATE in contents else None
+    lines = launch_lines(layout, folder / RECIPE, accelerate, names_output="output_dir" in recipe_values)
     head = _head(taken, lines)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (RECIPE, ACCELERATE, DEEPSPEED):  # of another strategy: they would be taken for this one's
