@@ -12,6 +12,7 @@ from hf_recipes.models.source import ModelSource
 from hf_recipes.training.preempting import find_guard, raise_if_preempted
 from hf_recipes.training.resume import train_from
 from hf_recipes.training.setup import Setup
+from hf_recipes.training.uneven_rows import tell_repeated_rows
 from hf_recipes.training.watching import explained_ends
 
 
@@ -25,6 +26,7 @@ def train_and_save(
         CheckFailed: a watcher ended the training, or what was saved does not verify.
         Preempted: the run was asked to stop and is saved; there is no result.
     """
+    tell_repeated_rows(trainer)
     try:
         with explained_ends(setup.arguments):
             train_from(trainer, checkpoint)

@@ -256,7 +256,7 @@ def test_a_norm_that_is_not_finite_ends_the_run_on_all_ranks(ranks, recipe, toke
 @pytest.mark.trials
 def test_what_does_not_fit_is_one_sentence(ranks, recipe, tmp_path):
     for keys, words in (
-        (("--lora_target_modules", "[q_proj, lm_head]", "--method", "lora"), "names lm_head: remove it"),
+        (("--lora_target_modules", "[q_proj, embed_tokens]", "--method", "lora"), "names embed_tokens: remove it"),
         (("--gradient_accumulation_steps", "1"), "at least as many micro-batches"),
     ):
         answers = pipelined(ranks, recipe, tmp_path / keys[-1], "PP 2, 1f1b", *keys)

@@ -56,7 +56,7 @@ def test_only_the_same_kind_reads_it(kind, tmp_path):
             if reader == kind:
                 check_same_engine(checkpoint, layout)
             else:
-                with pytest.raises(UserError, match=f"was written under .*: resume with strategy: {kind}|ddp|zero2"):
+                with pytest.raises(UserError, match="was written under"):
                     check_same_engine(checkpoint, layout)
 
 
