@@ -24,6 +24,7 @@ from hf_recipes.checkpoints.facts import training_facts
 from hf_recipes.checkpoints.lock import release_lock, take_lock
 from hf_recipes.checkpoints.manifest import DamagedManifest, read_manifest, read_verified
 from hf_recipes.checkpoints.saved import Outcome, Rotation, Saved, settle, take_saved
+from hf_recipes.checkpoints.tied import leave_tied_out_of_saves
 from hf_recipes.checkpoints.verification.findings import LEVELS
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.events import event_log
@@ -92,6 +93,7 @@ class CheckpointKeeper(TrainerCallback):
         self.failed, self._job = None, None
         self._fresh = state.global_step == 0
         self._held_seconds, self._told_waiting = 0.0, False
+        leave_tied_out_of_saves(kwargs["model"])
         self._written_bytes, self._trial = from_main(lambda: _begin_on_disk(Path(args.output_dir), self._fresh))
         if args.save_total_limit is not None:
             self._arguments_limit, args.save_total_limit = args.save_total_limit, None
