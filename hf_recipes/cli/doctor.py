@@ -18,6 +18,7 @@ from hf_recipes.doctor.network.options import add_measuring, add_strategy, chose
 
 if TYPE_CHECKING:
     from hf_recipes.doctor.network.options import Chosen
+    from hf_recipes.training.machines import Machine
 
 HELP = """Measure the network between the ranks of a job, and say whether a strategy can live with it.
 
@@ -26,7 +27,7 @@ nccl-tests tells them (algorithm and bus bandwidth), then each link between two 
 named. With --strategy and figures, or --config RECIPE: exit code 1 when communication would take more than half of a
 step. On several machines the same command on each, with its own --machine_rank:
 
-  hf-recipes doctor --network --num_processes 4 --num_machines 2 --machine_rank 0 --main_process_ip FIRST_NODE
+  hf-recipes doctor --network --num_processes 2 --num_machines 2 --machine_rank 0 --main_process_ip FIRST_NODE
 
 or under any launcher: accelerate launch … -m hf_recipes.doctor.network --strategy zero3 --parameters 7e9 …
 """
@@ -42,9 +43,9 @@ _MODULE = "hf_recipes.doctor.network"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is measured, where, and what it is held against."""
     parser.add_argument("--network", action="store_true", help="measure the network between ranks")
-    parser.add_argument("--num_processes", default="2", metavar="N", help="ranks on all machines (default 2)")
-    parser.add_argument("--num_machines", default="1", metavar="N", help="machines (default 1)")
-    parser.add_argument("--machine_rank", default="0", metavar="N", help="number of this machine, from 0")
+    parser.add_argument("--num_processes", default="2", metavar="N", help="ranks on this machine (default 2)")
+    parser.add_argument("--num_machines", metavar="N", help="machines (default 1)")
+    parser.add_argument("--machine_rank", metavar="R", help="number of this machine, from 0")
     parser.add_argument("--main_process_ip", metavar="HOST", help="the first machine, as seen from all")
     parser.add_argument("--main_process_port", metavar="PORT", help="a free port of the first machine (29500)")
     parser.add_argument("--measured", metavar="FILE", help="measure nothing: what an earlier --output FILE says")
@@ -94,46 +95,39 @@ def _measure(options: argparse.Namespace) -> dict[str, Any] | None:
         UserError: the numbers do not fit, or the ranks refused them.
         CheckFailed: the ranks failed.
     """
-    ranks, machines = _count(options, "num_processes"), _count(options, "num_machines")
-    machine = _count(options, "machine_rank", least=0)
-    if ranks < 2 or ranks % machines or machine >= machines:
-        raise UserError(
-            f"{ranks} processes on {machines} machines, of which this is number {machine} (from 0): give a multiple of "
-            "the machines, two processes at least."
-        )
-    if machines > 1 and not options.main_process_ip:
-        raise UserError("--main_process_ip: name the first machine, as all machines see it.")
+    from hf_recipes.training.machines import place_of
+
+    local, machine = _count(options, "num_processes"), place_of(vars(options), None)
+    if local * machine.count < 2:
+        raise UserError("--num_processes: one process has no network: give 2 or more.")
     with tempfile.TemporaryDirectory(prefix="hf_recipes_doctor_") as folder:
         file = Path(folder) / "network.json"
-        place = (options.main_process_ip or "127.0.0.1", options.main_process_port or _port(machines))
-        codes = _run_ranks(
-            place, ranks, ranks // machines, machine, [*options_for_ranks(options), "--output", str(file)]
-        )
+        codes = _run_ranks(machine, local, [*options_for_ranks(options), "--output", str(file)])
         if UserError.exit_code in codes:
             raise UserError("the network was not measured; the ranks said why.")
         if any(codes):
             raise CheckFailed(
                 f"a rank failed with exit code {next(code for code in codes if code)}; its words are above."
             )
-        return json.loads(file.read_text(encoding="utf-8")) if machine == 0 else None
+        return json.loads(file.read_text(encoding="utf-8")) if machine.rank == 0 else None
 
 
-def _run_ranks(place: tuple[str, str], ranks: int, local: int, machine: int, arguments: list[str]) -> list[int]:
-    """Start ranks as launchers do, wait for all of them; their exit codes."""
+def _run_ranks(machine: Machine, local: int, arguments: list[str]) -> list[int]:
+    """Start this machine's ranks as launchers do, wait for all of them; their exit codes."""
     from hf_recipes.training.launch import launch_environment
 
     environment = {
         **launch_environment(local),
-        "MASTER_ADDR": place[0],
-        "MASTER_PORT": place[1],
-        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": machine.main_ip or "127.0.0.1",
+        "MASTER_PORT": str(machine.main_port if machine.count > 1 else _free_port()),
+        "WORLD_SIZE": str(local * machine.count),
         "LOCAL_WORLD_SIZE": str(local),
     }
     command = [sys.executable, "-m", _MODULE, *arguments]
     started = [
         subprocess.Popen(
             command,
-            env={**environment, "RANK": str(machine * local + number), "LOCAL_RANK": str(number)},
+            env={**environment, "RANK": str(machine.rank * local + number), "LOCAL_RANK": str(number)},
             stdout=subprocess.DEVNULL,
         )
         for number in range(local)
@@ -146,19 +140,16 @@ def _run_ranks(place: tuple[str, str], ranks: int, local: int, machine: int, arg
                 process.kill()
 
 
-def _port(machines: int) -> str:
-    """A free one on this machine; on several, the one that all agree on."""
-    if machines > 1:
-        return "29500"
+def _free_port() -> int:
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
-        return str(place.getsockname()[1])
+        return int(place.getsockname()[1])
 
 
-def _count(options: argparse.Namespace, name: str, least: int = 1) -> int:
+def _count(options: argparse.Namespace, name: str) -> int:
     text = getattr(options, name)
-    if not text.isdecimal() or len(text) > 5 or int(text) < least:
-        raise UserError(f"--{name}: '{text[:20]}' is no whole number from {least} to 99999.")
+    if not text.isdecimal() or len(text) > 5 or int(text) < 1:
+        raise UserError(f"--{name}: '{text[:20]}' is no whole number from 1 to 99999.")
     return int(text)
 
 

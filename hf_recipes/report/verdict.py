@@ -51,7 +51,7 @@ def _gone(record: RunRecord) -> str:
     """The alarm that a rank of the newest attempt is gone: without it the others cannot go on."""
     attempt = record.history.last_attempt
     alarms = [event for event in record.history.of_kind("alarm") if event.get("attempt", 1) == attempt]
-    return next((str(event.get("message", "")) for event in alarms if event.get("verdict") == "gone"), "")
+    return next((str(event.get("message", "")) for event in alarms if event.get("verdict") in ("gone", "silent")), "")
 
 
 def _unfinished(record: RunRecord, rang: int, now: float) -> Verdict:

@@ -34,6 +34,10 @@ _FOR_DEVICES = {
 }
 
 
+# For other machines to come: a scheduler may start one long after the other.
+_PATIENCE_SECONDS = 1800.0
+
+
 def has_accelerator() -> bool:
     """Whether this machine has an NVIDIA or AMD device, without importing torch (seconds)."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
@@ -120,6 +124,8 @@ def launch(
     if config_file and not Path(config_file).is_file():
         raise UserError(f"--config_file: '{config_file}' does not exist: name an accelerate config file.")
     command = launch_command(module, arguments, num_processes, config_file, machine)
+    if machine.count > 1:
+        _wait_for_machines(machine, num_processes)
     if machine.rank > 0:
         return _launch_beside(command, module, num_processes, grace_seconds)
     status = output_dir / "status.json"
@@ -134,6 +140,15 @@ def launch(
     if before is not None and code == UserError.exit_code:
         status.write_bytes(before)  # refused use changes nothing about how the run here ended
     return code
+
+
+def _wait_for_machines(machine: Machine, num_processes: int) -> None:
+    """Torch's launcher waits for the other machines in silence, and then ends with a traceback."""
+    from hf_recipes.doctor.network.roll_call import Place, machine_roll_call
+
+    first, all_ranks = machine.rank * num_processes, machine.count * num_processes
+    place = Place(first, all_ranks, num_processes, str(machine.main_ip), machine.main_port)
+    machine_roll_call(place, _PATIENCE_SECONDS)
 
 
 def _launch_beside(command: Sequence[str], module: str, num_processes: int, grace_seconds: float) -> int:
@@ -173,7 +188,9 @@ def _last_words(output_dir: Path) -> str:
     """The last alarm of this attempt that a rank is gone: the ranks that lived may have had no time for more."""
     events = read_events(output_dir)
     attempt = max((event.get("attempt", 1) for event in events), default=1)
-    gone = [event for event in events if event.get("verdict") == "gone" and event.get("attempt", 1) == attempt]
+    gone = [
+        event for event in events if event.get("verdict") in ("gone", "silent") and event.get("attempt", 1) == attempt
+    ]
     return f"{gone[-1].get('message', '')}" if gone else ""
 
 

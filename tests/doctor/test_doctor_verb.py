@@ -90,9 +90,9 @@ def test_a_recipe_is_weighed_by_its_plan(measured, tiny_model_dir, tmp_path, cap
     [
         ([], "Nothing to look at: write --network"),
         (["--netwrok"], "did you mean 'network'"),
-        (["--network", "--num_processes", "1"], "two processes at least"),
-        (["--network", "--num_processes", "3", "--num_machines", "2"], "give a multiple of the machines"),
-        (["--network", "--num_processes", "4", "--num_machines", "2"], "--main_process_ip: name the first machine"),
+        (["--network", "--num_processes", "1"], "one process has no network"),
+        (["--network", "--num_processes", "2", "--num_machines", "2"], "give the number of this one"),
+        (["--network", "--num_machines", "2", "--machine_rank", "0"], "give --main_process_ip"),
         (["--network", "--num_processes", "two"], "'two' is no whole number"),
         (["--network", "--largest", "1TB"], "'1TB' is no size from 1KiB to 16GiB"),
         (["--network", "--strategy", "ddp", "--parameters", "7e9"], "needs --step_seconds too"),

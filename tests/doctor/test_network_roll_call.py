@@ -9,7 +9,7 @@ import pytest
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.doctor.network import roll_call as module
-from hf_recipes.doctor.network.roll_call import Place, absent_sentence, roll_call
+from hf_recipes.doctor.network.roll_call import Place, absent_sentence, machine_roll_call, roll_call
 
 
 def free_port():
@@ -23,13 +23,13 @@ def no_store_kept(monkeypatch):
     monkeypatch.setattr(module, "_kept", [])
 
 
-def called(ranks, local, patience, *, there):
+def called(ranks, local, patience, *, there, call_the_roll=roll_call, port=None):
     """What each of `there` hears, by rank; None: all have come."""
-    port, heard = free_port(), {}
+    port, heard = port or free_port(), {}
 
     def call(rank):
         try:
-            heard[rank] = roll_call(Place(rank, ranks, local, "127.0.0.1", port), patience)
+            heard[rank] = call_the_roll(Place(rank, ranks, local, "127.0.0.1", port), patience)
         except UserError as error:
             heard[rank] = str(error)
 
@@ -51,6 +51,15 @@ def test_a_machine_that_does_not_come_is_named_by_all_that_have():
     for text in heard.values():
         assert text.startswith("Machine 1 (ranks 2 and 3) did not come within ")
         assert socket.gethostname() in text
+
+
+def test_machines_call_the_roll_for_their_ranks_and_leave_the_port():
+    port = free_port()
+    for _ in range(2):  # the port is free again
+        heard = called(4, 2, 30, there=[0, 2], call_the_roll=machine_roll_call, port=port)
+        assert heard == {0: None, 2: None}
+    (text,) = called(4, 2, 1.0, there=[0], call_the_roll=machine_roll_call).values()
+    assert text.startswith("Machine 1 (ranks 2 and 3) did not come within ")
 
 
 def test_a_first_machine_that_does_not_answer_is_named():

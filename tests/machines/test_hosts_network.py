@@ -42,7 +42,7 @@ def test_the_machine_with_the_slow_link_is_named(can_make_hosts):
 @pytest.mark.trials
 def test_a_machine_that_does_not_come_is_named_within_the_patience(two):
     command = [sys.executable, "-m", "hf_recipes.cli.main", "doctor", "--network", "--patience", "3"]
-    command += ["--num_processes", "4", "--num_machines", "2", "--main_process_ip", "node0", "--machine_rank"]
+    command += ["--num_processes", "2", "--num_machines", "2", "--main_process_ip", "node0", "--machine_rank"]
     first = start(two[0], 0, 1, "0", command=command)
     _, err = first.communicate(timeout=600)
     assert first.returncode == 2
@@ -57,7 +57,7 @@ def test_a_machine_that_does_not_come_is_named_within_the_patience(two):
 @pytest.mark.trials
 def test_two_machines_measure_by_the_verb(two):
     command = [sys.executable, "-m", "hf_recipes.cli.main", "doctor", "--network", "--largest", "1MiB"]
-    command += ["--num_processes", "4", "--num_machines", "2", "--main_process_ip", "node0", "--machine_rank"]
+    command += ["--num_processes", "2", "--num_machines", "2", "--main_process_ip", "node0", "--machine_rank"]
     processes = [start(host, 0, 1, str(number), command=command) for number, host in enumerate(two)]
     out, err = processes[0].communicate(timeout=600)
     assert [process.wait(timeout=600) for process in processes] == [0, 0], err[-2000:]

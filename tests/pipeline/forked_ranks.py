@@ -54,6 +54,9 @@ def serve():
     """Read orders, one a line, until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what ranks print is no answer
+    import matplotlib.figure  # noqa: F401  # for the curves at the end of a run
+    from transformers import LlamaForCausalLM  # noqa: F401
+
     import hf_recipes.training.pipelined  # noqa: F401
 
     for line in sys.stdin:

@@ -61,6 +61,7 @@ def recipe(tokenizer, tmp_path_factory):
         "save_steps": 5,
         "eval_steps": 5,
         "disable_tqdm": True,
+        "watch": {"live_report": False},
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 4,
     }
@@ -268,6 +269,7 @@ def test_what_does_not_fit_is_one_sentence(ranks, recipe, tmp_path):
 def test_t_killed_and_resumed_by_the_command_line(recipe, alone, tmp_path):
     """`hf-recipes sft` starts stages × replicas, is killed with all its ranks, and goes on where it was."""
     run, keys = tmp_path / "run", ("--lr_scheduler_type", "constant", "--warmup_steps", "0")
+    keys = (*keys, "--watch.live_report", "true")
     first = start(recipe, run, *keys, "--max_steps", "400")
     verified = run / "checkpoint-10" / "verified.json"
     deadline = time.monotonic() + 600

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,8 +42,8 @@ class LaunchedRanks:
             "HF_RECIPES_DATA_CACHE": str(Path(folder) / "data"),
             "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
         }
-        # Two builds of one operation at once wait for each other's lock, and for that of one that was killed for ever.
-        environment.setdefault("TORCH_EXTENSIONS_DIR", str(Path(folder) / "extensions"))
+        if "TORCH_EXTENSIONS_DIR" not in environment:
+            environment["TORCH_EXTENSIONS_DIR"] = own_extensions(Path(folder) / "extensions")
         self._folder = folder
         command = [sys.executable, __file__, *preload]
         self._server = subprocess.Popen(
@@ -80,6 +81,20 @@ class LaunchedRanks:
     def close(self):
         self._server.stdin.close()
         self._server.wait(60)
+
+
+def own_extensions(folder):
+    """A folder for DeepSpeed's compiled operations, with those that this machine has already: two processes that build
+    one at once wait for each other's lock, and for that of one that was killed they wait for ever."""
+    known = Path.home() / ".cache" / "torch_extensions"
+    for operation in known.glob("py*_cpu/*/*.so"):
+        shutil.copytree(
+            operation.parent,
+            folder / operation.parent.name,
+            ignore=shutil.ignore_patterns("lock"),
+            dirs_exist_ok=True,
+        )
+    return str(folder)
 
 
 def serve():

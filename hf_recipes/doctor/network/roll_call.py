@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from hf_recipes.core.log import logger
 _PREFIX = "hf_recipes/here"
 _LOOK_SECONDS = 0.5
 _TELL_SECONDS = 30.0
+_LEAVE_SECONDS = 10.0
 _kept: list[Any] = []  # rank 0's store serves torch's process group too, which finds it by its port
 
 
@@ -65,7 +66,33 @@ def roll_call(place: Place, patience_seconds: float) -> None:
         Absent: some have not come in time; it names them, and what to check. On all ranks that are there.
     """
     store = _store(place, patience_seconds)
-    store.set(f"{_PREFIX}/{place.rank}", socket.gethostname())
+    _kept.append(store)
+    _wait_for_all(store, place, [place.rank], patience_seconds)
+
+
+def machine_roll_call(place: Place, patience_seconds: float) -> None:
+    """The same before ranks are started, by one process of each machine for all ranks it will have; the port is free
+    again for the launcher afterwards.
+
+    Args:
+        place: of the first rank of this machine.
+        patience_seconds: how long to wait.
+
+    Raises:
+        Absent: as `roll_call`.
+    """
+    store = _store(place, patience_seconds)
+    _wait_for_all(store, place, range(place.rank, place.rank + place.local_ranks), patience_seconds)
+    left = store.add(f"{_PREFIX}/left", 1)
+    give_up = time.monotonic() + _LEAVE_SECONDS
+    while place.rank == 0 and left < place.ranks // place.local_ranks and time.monotonic() < give_up:
+        time.sleep(_LOOK_SECONDS / 10)  # the store ends with this process's hold on it, and others still ask it
+        left = store.add(f"{_PREFIX}/left", 0)
+
+
+def _wait_for_all(store: Any, place: Place, mine: Iterable[int], patience_seconds: float) -> None:
+    for rank in mine:
+        store.set(f"{_PREFIX}/{rank}", socket.gethostname())
     began = told = time.monotonic()
     while absent := [rank for rank in range(place.ranks) if not store.check([f"{_PREFIX}/{rank}"])]:
         now = time.monotonic()
@@ -124,7 +151,6 @@ def _store(place: Place, patience_seconds: float) -> Any:
                 "by --main_process_port, on all machines."
             ) from error
         raise Absent(unreachable_sentence(place, patience_seconds)) from error
-    _kept.append(store)
     return store
 
 
