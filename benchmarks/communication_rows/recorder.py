@@ -45,7 +45,7 @@ _FUNCTIONAL = {
     "all_to_all_single": "all_to_all",
     "broadcast": "broadcast",
 }
-_SILENT = {"wait_tensor", "recv_", "barrier", "monitored_barrier_"}
+_SILENT = {"recv_", "barrier", "monitored_barrier_"}  # the sender is counted; a barrier has no bytes to speak of
 
 
 class Recorder(TorchDispatchMode):
@@ -60,7 +60,8 @@ class Recorder(TorchDispatchMode):
         if any(issubclass(each, torch.distributed.tensor.DTensor) for each in types):
             return NotImplemented  # which makes its collectives then, and those are seen
         namespace, name = getattr(func, "namespace", ""), getattr(func, "_opname", "")
-        if self.steps and namespace in ("c10d", "_c10d_functional") and name not in _SILENT:
+        sends = name in _FUNCTIONAL if namespace == "_c10d_functional" else namespace == "c10d" and name not in _SILENT
+        if self.steps and sends:
             self.steps[-1].append(_message(namespace, name, args))
         return func(*args, **(kwargs or {}))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hf_recipes.core.errors import UserError
 from hf_recipes.doctor.network.options import Chosen
 from hf_recipes.doctor.network.traffic import StepFigures
-from hf_recipes.plan.strategy.step_cost import RECOMPUTED, Work, work_of
+from hf_recipes.plan.strategy.step_cost import StepWork, recomputed, work_of
 
 if TYPE_CHECKING:
     from hf_recipes.plan.settings import TrainingSettings
@@ -44,7 +44,7 @@ def network_choice(recipe: Recipe, ranks: int, machines: int) -> Chosen:
     return Chosen(name, figures, taken.cost.compute + taken.cost.recomputation)
 
 
-def figures_of(work: Work, settings: TrainingSettings) -> StepFigures:
+def figures_of(work: StepWork, settings: TrainingSettings) -> StepFigures:
     """The plan's figures as the network's."""
     return StepFigures(
         gradient_bytes=work.gradient_bytes,
@@ -54,5 +54,5 @@ def figures_of(work: Work, settings: TrainingSettings) -> StepFigures:
         passes=settings.accumulation,
         layers=work.layers,
         hidden_bytes=2.0 * settings.micro_batch * settings.tokens * work.hidden,
-        gathers=2 + RECOMPUTED[settings.checkpointing],
+        gathers=2 + recomputed(settings.checkpointing),
     )

@@ -15,18 +15,8 @@ from math import prod
 
 from hf_recipes.core.flops import MatmulWeights, Work, causal_pairs
 from hf_recipes.plan.geometry import Geometry, TensorShape
-from hf_recipes.plan.settings import Checkpointing, TrainingSettings
+from hf_recipes.plan.settings import LAYERS_AGAIN, TrainingSettings
 
-# Share of the decoder layers that are computed once more (`selective` keeps the result of attention).
-RECOMPUTED: dict[Checkpointing, float] = {
-    "off": 0.0,
-    "every_4": 1 / 4,
-    "every_3": 1 / 3,
-    "every_2": 1 / 2,
-    "selective": 1.0,
-    "all": 1.0,
-    "host": 1.0,
-}
 # PEFT's module that holds prefixes: no matrix product of a token, and read by attention in every layer.
 _PREFIXES = "prompt_encoder"
 
@@ -163,7 +153,7 @@ def _gradient_layers(geometry: Geometry) -> int:
 
 def _layers_again(geometry: Geometry, settings: TrainingSettings, weights: MatmulWeights, work: Work) -> float:
     """A layer is computed again where it keeps its input alone, and only if a gradient flows through it."""
-    share = RECOMPUTED[settings.checkpointing] * weights.attention_gradient_layers / max(1, geometry.layers)
+    share = LAYERS_AGAIN[settings.checkpointing] * weights.attention_gradient_layers / max(1, geometry.layers)
     attention = 0.0 if settings.checkpointing == "selective" else 4.0 * work.pairs * weights.attention_width
     return share * (2.0 * work.tokens * weights.forward + attention * weights.attention_layers)
 

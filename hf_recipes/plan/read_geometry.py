@@ -39,7 +39,7 @@ def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Ge
         ) from None
     from hf_recipes.core.plain_head import has_plain_head
 
-    quantisable = _quantisable_linears(model)
+    quantisable = quantisable_linears(model)
     plain = has_plain_head(model)
     model = model if attach is None else _attached(model, attach)
     text = loaded.get_text_config()
@@ -98,7 +98,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _quantisable_linears(model: Any) -> frozenset[str]:
+def quantisable_linears(model: Any) -> frozenset[str]:
     """Names of the modules that transformers' bitsandbytes quantizers replace (`replace_with_bnb_linear`): plain linear
     layers but head and whatever is tied; experts fused into one parameter are no linear layers and stay as they are."""
     from torch import nn

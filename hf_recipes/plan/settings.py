@@ -9,6 +9,17 @@ Checkpointing = Literal["off", "every_4", "every_3", "every_2", "selective", "al
 Loss = Literal["chunked", "trl_chunked", "full", "full_16bit", "split_16bit", "fused"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
+# Share of the decoder layers that are computed once more (`selective` keeps the result of attention).
+LAYERS_AGAIN: dict[Checkpointing, float] = {
+    "off": 0.0,
+    "every_4": 1 / 4,
+    "every_3": 1 / 3,
+    "every_2": 1 / 2,
+    "selective": 1.0,
+    "all": 1.0,
+    "host": 1.0,
+}
+
 
 @dataclass(frozen=True)
 class TrainingSettings:

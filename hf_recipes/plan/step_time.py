@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hf_recipes.core.accelerators import Accelerator
-from hf_recipes.plan.compute import RECOMPUTED, Arithmetic, is_multiplied
+from hf_recipes.plan.compute import Arithmetic, is_multiplied
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.layout import Layout
-from hf_recipes.plan.settings import TrainingSettings
+from hf_recipes.plan.settings import LAYERS_AGAIN, TrainingSettings
 from hf_recipes.plan.strategy.machines import Machines
-from hf_recipes.plan.strategy.step_cost import step_cost
+from hf_recipes.plan.strategy.step_cost import ADAM_BYTES, step_cost
 from hf_recipes.plan.utilization import Band, compute_dtype, peak_flops
 
 # Operators of a Llama layer that start a kernel, forward and backward, counted by dispatch in transformers 5.24:
@@ -29,7 +29,6 @@ _OPERATORS, _AUTOCAST_OPERATORS, _ADAPTER_OPERATORS, _FUSED = 101, 34, 18, 0.25
 _OPERATOR_SECONDS = Band(4e-6, 6e-6, 12e-6)  # of one, dispatch and launch, by the host's speed
 _DEQUANTISED_BYTES = {"nf4": 2.52, "int8": 3.0}  # read packed, written in 16 bits
 _DORA_BYTES = 16.0  # ‖W + BA‖ of an adapted weight: product, sum and norm, mostly in fp32
-_ADAM_BYTES = 28.0  # weight, gradient and two moments read, all but the gradient written
 _LESS_BYTES = {"8bit": 16.0, "adafactor": 14.0, "sgd": 12.0, "lion": 20.0}
 _TALK_SLOWER = 2.0  # a link that reaches half of the assumed rate, or nothing hidden
 
@@ -108,7 +107,7 @@ def _machines(accelerator: Accelerator, layout: Layout, settings: TrainingSettin
 
 def _passes(settings: TrainingSettings) -> float:
     """How often a micro-batch meets a layer's weights: forward, backward, and once more where it is recomputed."""
-    return 2.0 + RECOMPUTED[settings.checkpointing]
+    return 2.0 + LAYERS_AGAIN[settings.checkpointing]
 
 
 def _weight_bytes(geometry: Geometry, settings: TrainingSettings) -> float:
@@ -145,4 +144,4 @@ def _adapted_weights(geometry: Geometry) -> int:
 
 
 def _optimizer_bytes(settings: TrainingSettings) -> float:
-    return next((count for name, count in _LESS_BYTES.items() if name in settings.optimizer), _ADAM_BYTES)
+    return next((count for name, count in _LESS_BYTES.items() if name in settings.optimizer), ADAM_BYTES)

@@ -21,8 +21,11 @@ from hf_recipes.models.methods.lora_start import (
     start_from_data,
 )
 from hf_recipes.models.methods.loraplus import loraplus_optimizer
-from hf_recipes.models.placement import place, sharded_by
+from hf_recipes.models.placement import place
+from hf_recipes.plan.layout import Layout
+from hf_recipes.plan.strategy.names import describe
 from hf_recipes.recipe.keys import LoraMethods
+from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.same_run import record_of_run
 
 if TYPE_CHECKING:
@@ -105,17 +108,32 @@ def _batches(rows: TrainingRows, collate: Callable[[Any], dict[str, Any]], setup
     ]
 
 
-def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
-    """LoRA+'s optimizer where the recipe gives ``loraplus_lr_ratio``; None leaves it to the Trainer.
+def check_loraplus(recipe: Recipe, layout: Layout) -> None:
+    """Refuse LoRA+ where the Trainer takes no optimizer from elsewhere, before anything is loaded.
+
+    Args:
+        recipe: checked.
+        layout: of the run.
 
     Raises:
-        UserError: the model is to be sharded, so that its parameters are not yet those of the optimizer.
+        UserError: the layout is FSDP's, DeepSpeed's or tensor parallelism's, which build the optimizer over parameters
+            of their own.
     """
+    if recipe.get("loraplus_lr_ratio") is None or recipe.get("method", "lora") not in LoraMethods:
+        return
+    if layout.pipeline == 1 and (layout.sharding not in ("none", "ddp") or layout.tensor > 1):
+        raise UserError(
+            f"loraplus_lr_ratio does not go with {describe(layout)}, which makes the optimizer itself: leave it out, "
+            "or take strategy: ddp."
+        )
+
+
+def optimizer_of_run(setup: Setup, model: Any) -> Optimizer | None:
+    """LoRA+'s optimizer where the recipe gives ``loraplus_lr_ratio`` (see `check_loraplus`); None leaves it to the
+    Trainer."""
     ratio = setup.ours.loraplus_lr_ratio
     if ratio is None or not _is_lora(setup):
         return None
-    if sharded := sharded_by(setup.arguments):
-        raise UserError(f"loraplus_lr_ratio does not go with {sharded}: leave it out, or train unsharded.")
     place(model, setup.arguments.device)
     return loraplus_optimizer(model, setup.arguments, ratio)
 

@@ -21,7 +21,7 @@ from hf_recipes.models.source import ModelSource, find_model
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.adapter_start import make_result_plain, start_facts
+from hf_recipes.training.adapter_start import check_loraplus, make_result_plain, start_facts
 from hf_recipes.training.arguments import build_arguments, global_batch_size, recipe_precision
 from hf_recipes.training.launched import launched_layout, run_layout
 from hf_recipes.training.method_limits import check_loss_kernel, check_method
@@ -109,6 +109,7 @@ def set_up(recipe: Recipe) -> Setup:
     check_device(layout, hardware.device)
     check_tensor_parallel(recipe, layout)
     check_context_parallel(recipe, layout)
+    check_loraplus(recipe, layout)
     set_parallel_defaults(arguments, layout, precision)
     run = RunDirectory(from_main(lambda: choose_output(recipe)))
     arguments.output_dir = str(run.path)

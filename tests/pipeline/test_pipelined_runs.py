@@ -18,6 +18,8 @@ from forked_ranks import TESTS, ForkedRanks
 from pipeline_jobs import logs_of
 from tiny_models import make_tiny_llama
 
+from hf_recipes.training.rank_group import find_ranks
+
 STEPS = 12
 LORA = ("--method", "lora", "--lora_target_modules", "[q_proj, o_proj, down_proj]")
 # name → ranks, keys. Eight rows a step everywhere: 54 rows make 7 steps an epoch, the last of them short.
@@ -278,6 +280,8 @@ def test_t_killed_and_resumed_by_the_command_line(recipe, alone, tmp_path):
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     assert verified.is_file()
+    while find_ranks("hf_recipes.sft", str(first.pid)):  # they leave when they see that it is gone
+        time.sleep(0.2)
     second = start(recipe, run, *keys, "--resume_from_checkpoint", str(run / "checkpoint-5"))
     assert second.wait(600) == 0
     status = json.loads((run / "status.json").read_text())

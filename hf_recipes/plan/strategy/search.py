@@ -12,7 +12,7 @@ from hf_recipes.plan.memory.estimate import MemoryEstimate
 from hf_recipes.plan.settings import TrainingSettings
 from hf_recipes.plan.strategy.candidates import ALL_OPEN, Candidate, Wishes, launched_layouts, planned_layouts, ways
 from hf_recipes.plan.strategy.machines import Machines
-from hf_recipes.plan.strategy.step_cost import StepCost, Work, cost_of, work_of
+from hf_recipes.plan.strategy.step_cost import StepCost, StepWork, cost_of, work_of
 
 # How much memory a rank of a job takes (see `plan.memory.estimate.estimate_memory`, with the device bound).
 Estimate = Callable[[Geometry, TrainingSettings, Layout], MemoryEstimate]
@@ -39,7 +39,7 @@ class Job:
     wishes: Wishes = ALL_OPEN
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> StepWork:
         """What all candidates share, counted once."""
         return work_of(self.geometry, self.settings)
 

@@ -10,19 +10,11 @@ from dataclasses import dataclass
 
 from hf_recipes.plan.geometry import Geometry, TensorShape
 from hf_recipes.plan.layout import Layout
-from hf_recipes.plan.settings import Checkpointing, TrainingSettings
+from hf_recipes.plan.settings import LAYERS_AGAIN, Checkpointing, TrainingSettings
 from hf_recipes.plan.strategy.machines import LINK_EFFICIENCY, Machines
 
-# Share of the layers' forward pass that is computed once more. Selective checkpointing keeps attention's result.
-RECOMPUTED: dict[Checkpointing, float] = {
-    "off": 0.0,
-    "every_4": 1 / 4,
-    "every_3": 1 / 3,
-    "every_2": 1 / 2,
-    "selective": 0.9,
-    "all": 1.0,
-    "host": 1.0,
-}
+# Share of a layer's forward pass that is attention, whose result selective checkpointing keeps.
+_ATTENTION_SHARE = 0.1
 # What large matrix products reach of a device's dense peak (the best published fine-tuning runs; see `plan.time`).
 _MATMUL_SHARE = 0.6
 # Starting the kernels of one layer, forward and backward, takes so long where they are too small to hide it: about 100
@@ -31,7 +23,7 @@ _LAUNCH_SECONDS = 5e-4
 # Of transfer and computation that run side by side, so much of the shorter one is not hidden.
 _NOT_HIDDEN = 0.15
 # Reading weight, gradient and two moments in fp32 and writing all but the gradient.
-_ADAM_BYTES = 28
+ADAM_BYTES = 28
 # Bytes a second that a node's CPUs reach of their memory: half of eight channels of DDR4-3200 (205 GB/s). Adam on the
 # CPU (Ren et al. 2021, arXiv:2101.06840) is bound by it.
 _HOST_BANDWIDTH = 1e11
@@ -65,8 +57,13 @@ class StepCost:
         return self.compute + self.recomputation + self.communication + self.offload + self.bubble
 
 
+def recomputed(checkpointing: Checkpointing) -> float:
+    """Share of the layers' forward pass that is computed once more."""
+    return LAYERS_AGAIN[checkpointing] - (_ATTENTION_SHARE if checkpointing == "selective" else 0.0)
+
+
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a model and a method ask of every layout alike, in parameters.
 
     Attributes:
@@ -92,7 +89,7 @@ class Work:
     keys: int
 
 
-def work_of(geometry: Geometry, settings: TrainingSettings) -> Work:
+def work_of(geometry: Geometry, settings: TrainingSettings) -> StepWork:
     """Count once what all candidates share.
 
     Args:
@@ -104,7 +101,7 @@ def work_of(geometry: Geometry, settings: TrainingSettings) -> Work:
     trained_bytes = 4.0 if settings.trained_dtype == "float32" else 2.0
     quantised = sum(tensor.count for tensor in geometry.tensors if tensor.linear) if settings.quantization else 0
     packed = _PACKED_BYTES.get(settings.quantization or "", compute)
-    return Work(
+    return StepWork(
         active=sum(_active(geometry, tensor) for tensor in products),
         trained_active=sum(_active(geometry, tensor) for tensor in products if tensor.trained),
         trained=geometry.trained,
@@ -131,7 +128,7 @@ def step_cost(geometry: Geometry, settings: TrainingSettings, layout: Layout, ma
     return cost_of(work_of(geometry, settings), settings, layout, machines)
 
 
-def cost_of(work: Work, settings: TrainingSettings, layout: Layout, machines: Machines) -> StepCost:
+def cost_of(work: StepWork, settings: TrainingSettings, layout: Layout, machines: Machines) -> StepCost:
     """Cost one optimizer step of what has been counted.
 
     Args:
@@ -144,7 +141,7 @@ def cost_of(work: Work, settings: TrainingSettings, layout: Layout, machines: Ma
     tokens = settings.micro_batch * settings.tokens / layout.context
     forward, backward = _pass_seconds(work, settings, tokens, layout, machines)
     compute = passes * (forward + backward) + _optimizer_seconds(work, layout, machines)
-    recomputation = passes * RECOMPUTED[settings.checkpointing] * forward
+    recomputation = passes * recomputed(settings.checkpointing) * forward
     hidden_by = passes * (forward + backward) + recomputation
     talk = _blocking_seconds(work, settings, layout, machines, tokens)
     talk += _exposed(_collective_seconds(work, settings, layout, machines), hidden_by)
@@ -159,7 +156,7 @@ def _exposed(seconds: float, hidden_by: float) -> float:
 
 
 def _pass_seconds(
-    work: Work, settings: TrainingSettings, tokens: float, layout: Layout, machines: Machines
+    work: StepWork, settings: TrainingSettings, tokens: float, layout: Layout, machines: Machines
 ) -> tuple[float, float]:
     """Forward and backward of one micro-batch. A frozen weight has no gradient: 2·N of the backward's 4·N FLOPs a token
     fall away. The products are bound by reading weights below the tokens where a 16-bit weight is reused less often
@@ -191,16 +188,16 @@ def _active(geometry: Geometry, tensor: TensorShape) -> float:
     return tensor.count
 
 
-def _optimizer_seconds(work: Work, layout: Layout, machines: Machines) -> float:
+def _optimizer_seconds(work: StepWork, layout: Layout, machines: Machines) -> float:
     if layout.offload_optimizer:
         return 0.0
     share = work.trained / (layout.tensor * layout.pipeline)
     if layout.sharding in ("zero1", "zero2", "zero3", "fsdp"):
         share /= layout.shards
-    return share * _ADAM_BYTES / machines.bandwidth
+    return share * ADAM_BYTES / machines.bandwidth
 
 
-def _collective_seconds(work: Work, settings: TrainingSettings, layout: Layout, machines: Machines) -> float:
+def _collective_seconds(work: StepWork, settings: TrainingSettings, layout: Layout, machines: Machines) -> float:
     """Collectives over the data-parallel ranks of one optimizer step, in the ring's bytes a rank (Rajbhandari et al.
     2020, arXiv:1910.02054, section 7): an all-reduce passes 2·(n-1)/n of its bytes, a gather or a reduce-scatter half
     of that."""
@@ -216,7 +213,7 @@ def _collective_seconds(work: Work, settings: TrainingSettings, layout: Layout, 
         return 2 * ring * gradients / speed
     if layout.sharding == "zero2":  # reduced after each micro-batch, the new weights gathered once
         return ring * (passes + 1) * gradients / speed
-    gathers = 2 + RECOMPUTED[settings.checkpointing]  # forward, backward, and again for each layer computed again
+    gathers = 2 + recomputed(settings.checkpointing)  # forward, backward, and again for each layer computed again
     seconds = passes * ring * (gathers * work.gathered_bytes / cut + gradients) / speed
     if layout.replicas > 1:  # every rank's shard over all replicas, the ranks of a node sharing its network
         copies = layout.replicas
@@ -225,12 +222,12 @@ def _collective_seconds(work: Work, settings: TrainingSettings, layout: Layout, 
 
 
 def _blocking_seconds(
-    work: Work, settings: TrainingSettings, layout: Layout, machines: Machines, tokens: float
+    work: StepWork, settings: TrainingSettings, layout: Layout, machines: Machines, tokens: float
 ) -> float:
     """Messages that the next product waits for. Tensor parallelism reduces a hidden state twice a layer and direction
     (Shoeybi et al. 2019, arXiv:1909.08053, section 3); context parallelism passes keys and values round."""
     hidden = tokens * work.hidden * 2.0
-    again = RECOMPUTED[settings.checkpointing]
+    again = recomputed(settings.checkpointing)
     seconds = 0.0
     if layout.tensor > 1:
         ring = 2 * (layout.tensor - 1) / layout.tensor
@@ -244,7 +241,7 @@ def _blocking_seconds(
 
 
 def _offload_seconds(
-    work: Work,
+    work: StepWork,
     settings: TrainingSettings,
     layout: Layout,
     machines: Machines,
@@ -258,11 +255,11 @@ def _offload_seconds(
     if settings.checkpointing == "host":
         moved += settings.accumulation * 2 * tokens * work.hidden * 2.0 * work.layers
     if layout.offload_weights:
-        gathers = 2 + RECOMPUTED[settings.checkpointing]
+        gathers = 2 + recomputed(settings.checkpointing)
         moved += settings.accumulation * gathers * work.gathered_bytes / layout.shards
     seconds = _exposed(moved / host, hidden_by)
     if layout.offload_optimizer:
         there_and_back = 2 * work.gradient_bytes / layout.shards
-        updated = work.trained / layout.shards * layout.ranks_per_node * _ADAM_BYTES / _HOST_BANDWIDTH
+        updated = work.trained / layout.shards * layout.ranks_per_node * ADAM_BYTES / _HOST_BANDWIDTH
         seconds += there_and_back / host + updated
     return seconds

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_recipes.plan.memory.estimate import MemoryEstimate
-from hf_recipes.plan.read_geometry import _quantisable_linears
+from hf_recipes.plan.read_geometry import quantisable_linears
 from hf_recipes.plan.settings import TrainingSettings
 from hf_recipes.plan.trace.fakes import put_on_fake
 from hf_recipes.plan.trace.hidden import INSTEAD, hidden_on
@@ -97,7 +97,7 @@ def _prepare(
         base = build()
         if settings.quantization == "nf4":
             dtype = getattr(torch, settings.weights_dtype)
-            pack_linears(base, _quantisable_linears(base), dtype, double=settings.double_quantization)
+            pack_linears(base, quantisable_linears(base), dtype, double=settings.double_quantization)
         model = base if attach is None else attach(base)
     with mode:
         put_on_fake(model)

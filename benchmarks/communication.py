@@ -1,0 +1,63 @@
+"""How many bytes does a rank send in a step, by strategy? Counted from the collectives, held against the theory.
+
+    python benchmarks/communication.py [--only zero2 lora] [--measure] [--folder DIR] [--counts FILE]
+
+Really runs each strategy on CPU ranks over gloo (tests/strategies; accelerate is told that they are devices, nothing
+else is changed): three steps of a small Llama, every collective of the last written down on each rank
+(`communication_rows/recorder.py`). Counts are kept in `--counts`; without `--measure` the tables are made from what is
+kept there. About 20 CPU seconds a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("", "strategies", "plan", "training"))]
+
+from communication_rows.cells import cells, count, prepare  # noqa: E402
+
+KEPT = Path(__file__).parent / "results" / "2026-11-30-communication.json"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=[], help="words that a run's name must have, such as zero3 lora")
+    parser.add_argument("--measure", action="store_true", help="run what is not kept yet")
+    parser.add_argument("--folder", type=Path, help="for the runs; kept (default: a temporary one)")
+    parser.add_argument("--counts", type=Path, default=KEPT, help="where counts are kept (JSON)")
+    options = parser.parse_args()
+    kept: dict[str, Any] = json.loads(options.counts.read_text()) if options.counts.is_file() else {}
+    if options.measure:
+        with tempfile.TemporaryDirectory() as temporary:
+            measure(options, kept, options.folder or Path(temporary))
+    return 0
+
+
+def measure(options: argparse.Namespace, kept: dict[str, Any], folder: Path) -> None:
+    """Run what is missing in `kept`, and write it after each."""
+    from launched_ranks import LaunchedRanks
+
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks = LaunchedRanks(folder)
+    prepare(folder, ranks)
+    for cell in cells():
+        if cell.name in kept or not all(word in cell.name.split() for word in options.only):
+            continue
+        try:
+            kept[cell.name] = count(cell, folder, ranks)
+        except RuntimeError as error:
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+            continue
+        print(cell.name, file=sys.stderr, flush=True)
+        options.counts.write_text(json.dumps(kept) + "\n")
+    ranks.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
