@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("", "strategies", "plan", "training"))]
 
-from communication_rows.cells import cells, count, prepare  # noqa: E402
+from communication_rows.cells import SIZES, cells, count, prepare  # noqa: E402
 
 KEPT = Path(__file__).parent / "results" / "2026-11-30-communication.json"
 
@@ -36,7 +36,19 @@ def main() -> int:
     if options.measure:
         with tempfile.TemporaryDirectory() as temporary:
             measure(options, kept, options.folder or Path(temporary))
+    if kept:
+        with tempfile.TemporaryDirectory() as temporary:
+            print(report(kept, Path(temporary)))
     return 0
+
+
+def report(kept: dict[str, Any], folder: Path) -> str:
+    """The tables. The model whose shapes the theory needs is made anew in `folder`."""
+    from communication_rows.recorder import make_model
+    from communication_rows.tables import messages, volumes
+
+    make_model(str(folder), SIZES)
+    return f"{volumes(kept, folder / 'untied')}\n\n{messages(kept)}"
 
 
 def measure(options: argparse.Namespace, kept: dict[str, Any], folder: Path) -> None:
