@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for the runs; kept (default: a temporary one)")
     parser.add_argument("--counts", type=Path, default=KEPT, help="where counts are kept (JSON)")
     options = parser.parse_args()
+    warnings.filterwarnings("ignore")
     kept: dict[str, Any] = json.loads(options.counts.read_text()) if options.counts.is_file() else {}
     if options.measure:
         with tempfile.TemporaryDirectory() as temporary:

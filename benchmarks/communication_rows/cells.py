@@ -51,20 +51,21 @@ DATA_PARALLEL = ("ddp", "zero1", "zero2", "zero3", "fsdp")
 
 def cells() -> list[Cell]:
     """All, in order of worth."""
+    to_owner = {"use_multi_rank_bucket_allreduce": False}
     found = [Cell(strategy) for strategy in DATA_PARALLEL]
-    found += [Cell("zero2", zero={"use_multi_rank_bucket_allreduce": False})]
+    found += [Cell("zero2", zero=to_owner)]
     found += [Cell(strategy, method="lora") for strategy in DATA_PARALLEL]
     found += [Cell(strategy, passes=4) for strategy in DATA_PARALLEL]
-    found += [Cell(strategy, checkpointing=True) for strategy in ("zero3", "fsdp", "ddp")]
-    found += [Cell(strategy, dtype="bf16") for strategy in ("ddp", "zero2", "zero3", "fsdp")]
-    found += [Cell("tp"), Cell("pp", passes=4)]
+    found += [Cell("fsdp", checkpointing=True), Cell("fsdp", dtype="bf16"), Cell("zero2", dtype="bf16")]
+    found += [Cell(strategy, ranks=4) for strategy in ("fsdp", "zero2", "zero3", "ddp")]
+    found += [Cell("tp"), Cell("pp", passes=4), Cell("ddp", dtype="bf16"), Cell("zero3", dtype="bf16")]
     found += [Cell("ddp", keys={"ddp_bucket_cap_mb": size}) for size in (1, 4)]
     found += [Cell("zero2", zero={"reduce_bucket_size": size}) for size in (250_000, 1_000_000)]
-    found += [Cell(strategy, ranks=4) for strategy in DATA_PARALLEL]
-    found += [Cell("zero2", ranks=4, zero={"use_multi_rank_bucket_allreduce": False})]
-    found += [Cell(strategy, method="lora", dtype="bf16") for strategy in ("ddp", "zero2", "zero3", "fsdp")]
+    found += [Cell("zero3", zero={"as_planned": True}), Cell("zero3", checkpointing=True), Cell("zero1", ranks=4)]
+    found += [Cell("zero2", ranks=4, zero=to_owner), Cell("ddp", checkpointing=True)]
     found += [Cell("pp", ranks=4, passes=4, sizes={"pipeline": 2}), Cell("tp", ranks=4, sizes={"tensor": 2})]
-    found += [Cell("zero3", zero={"as_planned": True}), Cell("cp"), Cell("tp", checkpointing=True)]
+    found += [Cell(strategy, method="lora", dtype="bf16") for strategy in ("ddp", "zero2", "zero3", "fsdp")]
+    found += [Cell("tp", checkpointing=True)]
     return found
 
 

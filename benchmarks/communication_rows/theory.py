@@ -61,13 +61,15 @@ def reckoned_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
     if cell.strategy not in WEIGHED or cell.sizes:
         return None
     figures = figures_of_cell(cell, model, tokens)
-    return sum(ring_bytes(each.collective, each.total_bytes, cell.ranks) for each in messages_of(cell.strategy, figures))
+    return sum(
+        ring_bytes(each.collective, each.total_bytes, cell.ranks) for each in messages_of(cell.strategy, figures)
+    )
 
 
 def paper_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
     """The ZeRO paper's volume (Rajbhandari et al. 2020, arXiv:1910.02054, section 7.1): Ψ to reduce gradients and Ψ to
-    gather weights, and for stage 3 and FSDP the weights gathered once more; a pass each where there are several. None
-    for strategies that it does not treat.
+    gather weights, and for stage 3 and FSDP the weights gathered once more. Where a step has several passes, stage 3 and
+    FSDP do all of it in each, and stage 2 reduces in each. None for strategies that it does not treat.
 
     Args:
         cell: the run.
@@ -76,7 +78,8 @@ def paper_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
     """
     figures = figures_of_cell(cell, model, tokens)
     if cell.strategy in ("ddp", "zero1", "zero2"):
-        whole = 2 * (figures.wide_gradient_bytes if cell.strategy == "ddp" else figures.gradient_bytes)
+        reduced = cell.passes if cell.strategy == "zero2" else 1  # a part of a gradient cannot wait for the next pass
+        whole = (1 + reduced) * (figures.wide_gradient_bytes if cell.strategy == "ddp" else figures.gradient_bytes)
     elif cell.strategy in ("zero3", "fsdp"):
         whole = cell.passes * (2 * figures.weight_bytes + figures.gradient_bytes)
     else:

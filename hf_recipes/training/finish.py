@@ -29,10 +29,10 @@ def train_and_save(
     tell_repeated_rows(trainer)
     try:
         with explained_ends(setup.arguments):
-            train_from(trainer, checkpoint)
+            saver = train_from(trainer, checkpoint)
         raise_if_stopped(trainer)
         raise_if_preempted(trainer, setup.ours.verify_checkpoints != "off")
-        setup.save_result(trainer, source)
+        setup.save_result(saver, source)
         from_main(lambda: write_cards(setup.run))
     finally:
         end["last_step"] = trainer.state.global_step

@@ -21,6 +21,7 @@ from hf_recipes.training.launched import run_layout
 from hf_recipes.training.requeue import resume_request
 from hf_recipes.training.same_batch import keep_global_batch
 from hf_recipes.training.same_run import check_same_model
+from hf_recipes.training.saved_end import SavedEnd, has_plain_weights
 
 if TYPE_CHECKING:
     from hf_recipes.training.setup import Setup
@@ -150,18 +151,21 @@ def _result_step(directory: Path) -> int:
         return -1
 
 
-def train_from(trainer: Any, checkpoint: Path | None) -> None:
+def train_from(trainer: Any, checkpoint: Path | None) -> Any:
     """Run `trainer.train`, resuming from `checkpoint` where there is one. One of the last step is only taken up, so
     that the result can be saved: the Trainer would train a step more.
+
+    Returns:
+        What saves the result: the trainer, or `SavedEnd`.
 
     Raises:
         UserError: the checkpoint's tensors do not fit this recipe's model (other rank, targets or method).
     """
     if checkpoint is not None and _is_at_end(trainer, checkpoint):
-        _take_up_end(trainer, checkpoint)
-        return
+        return _take_up_end(trainer, checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        return trainer
     except ImportError as error:  # an optimizer of a package that is not there
         raise UserError(f"optim: {' '.join(str(error).split())}") from error
     except (RuntimeError, ValueError) as error:
@@ -180,17 +184,23 @@ def _is_at_end(trainer: Any, checkpoint: Path) -> bool:
     return state.global_step >= planned
 
 
-def _take_up_end(trainer: Any, checkpoint: Path) -> None:
-    """Put the weights of the last step into the trainer's model, and the state it ended with."""
+def _take_up_end(trainer: Any, checkpoint: Path) -> Any:
+    """Put the weights of the last step into the trainer's model, and the state it ended with; of a model that is
+    sharded, which the Trainer does while it trains, leave the weights where they are."""
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    if reason := "the model is sharded" if sharded else why_not_restorable(trainer.model, None):
+    reason = why_not_restorable(trainer.model, None)
+    if sharded:
+        reason = None if has_plain_weights(checkpoint) else "the model is sharded, and the checkpoint too"
+    if reason:
         raise UserError(
             f"'{checkpoint}' is of the last step, and its result cannot be saved without training, since {reason}: go "
             "on from the checkpoint before it (resume_from_checkpoint: PATH)."
         )
-    restore_training_state(trainer.model, trainer.create_optimizer(), checkpoint)
+    if not sharded:
+        restore_training_state(trainer.model, trainer.create_optimizer(), checkpoint)
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     sentence = f"All {trainer.state.global_step} steps were trained already: the result is saved from {checkpoint}."
     logger.info("%s", sentence)
     if is_main():
         event_log(trainer.args.output_dir).write("note", trainer.state.global_step, detector="resume", message=sentence)
+    return SavedEnd(trainer, checkpoint) if sharded else trainer

@@ -34,7 +34,9 @@ class ForkedRanks:
         order = {"ranks": ranks, "function": function, "directory": str(directory), "arguments": arguments}
         self._server.stdin.write(json.dumps(order) + "\n")
         self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
+        line = self._server.stdout.readline()
+        assert line, f"the server of ranks ended with code {self._server.wait(60)}"
+        answer = json.loads(line)
         failures = [each for each in answer if "failure" in each]
         assert not failures, failures[0]["failure"][-4000:]
         return [each["value"] for each in answer]

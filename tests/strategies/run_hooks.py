@@ -33,22 +33,26 @@ def stopped(step):
 
 
 def bad_batch(step, rank):
-    """A loss that is not a number, in one micro-batch of one rank."""
+    """A loss that is not a number, in one micro-batch of one rank: where this package computes it, or TRL."""
     if os.environ.get("RANK", "0") != str(rank):
         return
-    from hf_recipes.training.trainer import SupervisedTrainer
+    from hf_recipes.training import trainer
 
-    bad, original = [], SupervisedTrainer.compute_loss
+    bad = []
     at_step(step, lambda inputs: bad.append(step))
 
-    def compute_loss(self, *arguments, **keys):
-        loss = original(self, *arguments, **keys)
-        if bad:
-            bad.clear()
-            loss = loss * float("nan")
-        return loss
+    def spoilt(original):
+        def spoilt_once(*arguments, **keys):
+            loss = original(*arguments, **keys)
+            if bad:
+                bad.clear()
+                loss = loss * float("nan")
+            return loss
 
-    SupervisedTrainer.compute_loss = compute_loss
+        return spoilt_once
+
+    trainer.supervised_cross_entropy = spoilt(trainer.supervised_cross_entropy)
+    trainer.SupervisedTrainer.compute_loss = spoilt(trainer.SupervisedTrainer.compute_loss)
 
 
 def counted_rows(file):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from examined import SAME, last_words
-from sameness import Cell, apart, curves, without_progress
+from sameness import Cell, apart, curves, result_of, without_progress
 
 from hf_recipes.plan.strategy.deepspeed_config import uses_deepspeed
 from hf_recipes.plan.strategy.names import layout_of
@@ -82,3 +82,18 @@ def test_what_cannot_be_taken_up_is_refused(before, after, said, place, begun):
     assert any(codes)
     assert said in words
     assert "Traceback" not in place.log(name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "method"), [("fsdp", "lora"), ("fsdp", "full"), ("zero2", "lora"), ("zero3", "full")]
+)
+def test_a_run_that_was_killed_before_its_result_was_saved_only_saves_it(strategy, method, place, begun):
+    whole = begun(Cell(strategy, method))
+    name = f"{whole.name}-end"
+    without_progress(whole, place.folder / name, place.steps)
+    resumed = place.finished(Cell(strategy, method), name, *AUTO)
+    assert "steps were trained already: the result is saved from" in place.log(name).read_text()
+    assert place.ranks.call("sameness:result_apart", str(resumed), str(whole)) == {"same_shapes": True, "max": 0.0}
+    files = [sorted(path.name for path in result_of(run).iterdir()) for run in (resumed, whole)]
+    assert files[0] == files[1]
+    assert not any(place.facts(resumed)["problems"].values())
