@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from communication_rows.cells import DATA_PARALLEL, Cell
-from communication_rows.theory import TALK_BYTES, Sent, paper_bytes, reckoned_bytes, sent
+from communication_rows.cells import Cell
+from communication_rows.theory import TALK_BYTES, Sent, paper_bytes, reckoned_bytes, ring_bytes, sent
 
 
 def volumes(kept: Mapping[str, Any], model: Path) -> str:
     """Bytes a rank and step: counted, by the paper, by the doctor."""
     head = ["strategy", "ranks", "method", "passes", "else", "counted, MB", "paper, MB", "of it", "doctor, MB", "of it"]
     shown = [f"| {' | '.join(head)} |", "|---|---:|---|---:|---|" + "---:|" * 5]
+    tokens = max(found["batch"][1] for found in kept.values() if found["batch"])  # pipelines do not tell
     for found in kept.values():
         cell = Cell(**found["cell"])
-        if cell.strategy not in DATA_PARALLEL or _by_bucket(cell):
+        if _by_bucket(cell):
             continue
         counted = mean_sent(found).bytes
-        theories = [theory(cell, model, _tokens(found)) for theory in (paper_bytes, reckoned_bytes)]
+        theories = [theory(cell, model, tokens) for theory in (paper_bytes, reckoned_bytes)]
         figures = [text for each in theories for text in (_megabytes(each), _off(counted, each))]
         parts = [cell.strategy, cell.ranks, cell.method, cell.passes, _else(cell), _megabytes(counted), *figures]
         shown.append(f"| {' | '.join(map(str, parts))} |")
@@ -44,6 +46,15 @@ def messages(kept: Mapping[str, Any]) -> str:
     return "\n".join(shown)
 
 
+def wire(found: Mapping[str, Mapping[str, float]]) -> str:
+    """What gloo sends, by the network interface: bytes a rank over bytes of the whole tensor."""
+    shown = ["| collective | ranks | a ring's | on the wire |", "|---|---:|---:|---:|"]
+    for ranks, shares in found.items():
+        for collective, share in shares.items():
+            shown.append(f"| {collective} | {ranks} | {ring_bytes(collective, 1, int(ranks)):.2f} | {share:.3f} |")
+    return "\n".join(shown)
+
+
 def mean_sent(found: Mapping[str, Any]) -> Sent:
     """The mean of all ranks: in a pipeline they send different things."""
     each = [sent(rank) for rank in found["messages"]]
@@ -55,10 +66,6 @@ def mean_sent(found: Mapping[str, Any]) -> Sent:
     )
 
 
-def _tokens(found: Mapping[str, Any]) -> int:
-    return int(found["batch"][1]) if found["batch"] else 0
-
-
 def _by_bucket(cell: Cell) -> bool:
     """Whether it is there for the number of messages alone."""
     return bool(cell.keys) or "reduce_bucket_size" in cell.zero
@@ -67,7 +74,8 @@ def _by_bucket(cell: Cell) -> bool:
 def _else(cell: Cell) -> str:
     words = [] if cell.dtype == "fp32" else [cell.dtype]
     words += ["checkpointing"] if cell.checkpointing else []
-    return ", ".join([*words, *cell.zero])
+    words += [f"{name} {size}" for name, size in cell.sizes.items()]
+    return ", ".join([*words, *(f"`{name}: {json.dumps(value)}`" for name, value in cell.zero.items())])
 
 
 def _megabytes(size: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,12 @@ def reckoned_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
 
 
 def paper_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
-    """The ZeRO paper's volume (Rajbhandari et al. 2020, arXiv:1910.02054, section 7.1): Ψ to reduce gradients and Ψ to
-    gather weights, and for stage 3 and FSDP the weights gathered once more. Where a step has several passes, stage 3 and
-    FSDP do all of it in each, and stage 2 reduces in each. None for strategies that it does not treat.
+    """The volume by the papers; None where they say nothing of such a layout.
+
+    ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 7.1): Ψ to reduce gradients and Ψ to gather weights, and
+    for stage 3 and FSDP the weights gathered once more. Where a step has several passes, stage 3 and FSDP do all of it
+    in each, and stage 2 reduces in each. Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): four
+    all-reduces of a hidden state a layer. A pipeline: a hidden state and its gradient a micro-batch and border.
 
     Args:
         cell: the run.
@@ -77,14 +80,19 @@ def paper_bytes(cell: Cell, model: Path, tokens: int) -> float | None:
         tokens: of a row, padding included.
     """
     figures = figures_of_cell(cell, model, tokens)
-    if cell.strategy in ("ddp", "zero1", "zero2"):
-        reduced = cell.passes if cell.strategy == "zero2" else 1  # a part of a gradient cannot wait for the next pass
-        whole = (1 + reduced) * (figures.wide_gradient_bytes if cell.strategy == "ddp" else figures.gradient_bytes)
-    elif cell.strategy in ("zero3", "fsdp"):
-        whole = cell.passes * (2 * figures.weight_bytes + figures.gradient_bytes)
-    else:
+    ring = (cell.ranks - 1) / cell.ranks
+    if cell.sizes:
         return None
-    return (cell.ranks - 1) / cell.ranks * whole
+    if cell.strategy == "tp":
+        return float(2 * ring * cell.passes * 4 * figures.layers * figures.hidden_bytes)
+    if cell.strategy == "pp":
+        return float(2 * ring * cell.passes * figures.hidden_bytes)
+    if cell.strategy in ("zero3", "fsdp"):
+        return float(ring * cell.passes * (2 * figures.weight_bytes + figures.gradient_bytes))
+    if cell.strategy == "ddp":
+        return float(ring * 2 * figures.wide_gradient_bytes)
+    reduced = cell.passes if cell.strategy == "zero2" else 1
+    return float(ring * (1 + reduced) * figures.gradient_bytes)
 
 
 def figures_of_cell(cell: Cell, model: Path, tokens: int) -> Any:
@@ -105,7 +113,8 @@ def figures_of_cell(cell: Cell, model: Path, tokens: int) -> Any:
         accumulation=cell.passes,
         checkpointing="all" if cell.checkpointing else "off",
     )
-    return figures_of(work_of(read_geometry(str(model), _attach(cell)), settings), settings)
+    figures = figures_of(work_of(read_geometry(str(model), _attach(cell)), settings), settings)
+    return replace(figures, hidden_bytes=figures.hidden_bytes * (2 if wide else 1))  # a plan is for 16 bits
 
 
 def _attach(cell: Cell) -> Any:

@@ -56,10 +56,12 @@ class ForwardProbe:
         if self.keep_micro_batches and self.micro_batches:
             self.micro_batches[-1]["labels"] = labels
 
-    def flag(self, value: torch.Tensor, what: int) -> None:
-        """Remember this micro-batch as bad if `value` is not finite and none before it was."""
+    def flag(self, value: torch.Tensor, what: int, *, of_all_ranks: bool = False) -> None:
+        """Remember this micro-batch as bad if `value` is not finite and none before it was; `of_all_ranks`: it was
+        averaged over them, so that a bad loss of any rank tells more, and comes first."""
         assert what in (LOSS, GRADIENT)
-        code = code_of(self.micro_batch, ranks.rank(), ranks.world_size(), what)
+        rank = ranks.world_size() - 1 if of_all_ranks else ranks.rank()
+        code = code_of(self.micro_batch, rank, ranks.world_size(), what)
         bad = torch.where(value.isfinite().all(), NONE_BAD, code).to(self.first_bad)
         self.first_bad = torch.minimum(self.first_bad, bad)
 

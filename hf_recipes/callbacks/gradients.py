@@ -76,9 +76,12 @@ class GradientGate:
 
     def end_micro_batch(self, model: torch.nn.Module) -> None:
         """Flag this rank's gradients after a micro-batch that does not end a step. Stays on the device: no sync."""
-        local = [_local(parameter.grad) for parameter in _with_gradient(model)]
-        if local:
-            self._probe.flag(get_total_norm(local), GRADIENT)
+        gradients = [parameter.grad for parameter in _with_gradient(model)]
+        if gradients:
+            # FSDP2 that reduces at each micro-batch: a bad value is then every rank's.
+            self._averaged = any(isinstance(gradient, DTensor) for gradient in gradients)
+            norm = get_total_norm([_local(gradient) for gradient in gradients])
+            self._probe.flag(norm, GRADIENT, of_all_ranks=self._averaged)
         else:
             self._unseen_micro_batches = True  # FSDP2 keeps them to itself until they are reduced
         self._probe.micro_batch += 1
@@ -124,7 +127,7 @@ class GradientGate:
         return True
 
     def _start_step(self) -> None:
-        self._unseen_micro_batches = False
+        self._unseen_micro_batches = self._averaged = False
         self._probe.start_step()
 
     def _clip(self, model: torch.nn.Module) -> torch.Tensor:
@@ -163,6 +166,7 @@ class GradientGate:
             step,
             items_of_all_ranks=getattr(self._args, "average_tokens_across_devices", True),
             last_bad=None if unseen else probe.micro_batch + 1,
+            averaged=self._averaged,
         )
 
 

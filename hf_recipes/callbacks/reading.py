@@ -86,12 +86,15 @@ def code_of(micro_batch: int, rank: int, ranks: int, what: int) -> float:
     return float((micro_batch * ranks + rank) * 2 + what)
 
 
-def from_told(told: Sequence[Told], step: int, *, items_of_all_ranks: bool, last_bad: int | None) -> Reading:
+def from_told(
+    told: Sequence[Told], step: int, *, items_of_all_ranks: bool, last_bad: int | None, averaged: bool = False
+) -> Reading:
     """Put together what the ranks told.
 
     Args:
         items_of_all_ranks: weighted losses were divided by the items of all ranks, so they add up; else by each rank's.
         last_bad: the micro-batch (from 1) to name when only the reduced gradient was not finite; None if not known.
+        averaged: gradients were averaged over the ranks at each micro-batch, so that a bad one is no rank's own.
     """
     norms = [_norm(each.norm) for each in told]
     known = [norm for norm in norms if norm is not None]
@@ -101,7 +104,8 @@ def from_told(told: Sequence[Told], step: int, *, items_of_all_ranks: bool, last
     if code < NONE_BAD:
         place, what = divmod(int(code), 2)
         micro_batch, rank = divmod(place, len(told))
-        bad = BadMicroBatch("gradient" if what == GRADIENT else "loss", micro_batch + 1, rank)
+        known_rank = None if averaged and what == GRADIENT and len(told) > 1 else rank
+        bad = BadMicroBatch("gradient" if what == GRADIENT else "loss", micro_batch + 1, known_rank)
     elif norm is not None and math.isnan(norm):
         bad = BadMicroBatch("gradient", last_bad, 0 if len(told) == 1 else None)
     return Reading(step, norm, bad, _loss(told, items_of_all_ranks), tuple(map(_share, told, norms)))

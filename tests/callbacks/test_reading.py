@@ -57,6 +57,23 @@ def test_an_earlier_micro_batch_comes_first_and_at_equal_ones_the_lower_rank():
     assert code_of(1, 0, 2, GRADIENT) < code_of(1, 1, 2, LOSS)
 
 
+def test_a_gradient_that_was_averaged_over_the_ranks_is_of_none_of_them():
+    """Each rank finds it, under the code of the last one; a bad loss of that micro-batch still names its rank."""
+    averaged = told(first_bad=code_of(1, 2, 3, GRADIENT))
+    assert read_averaged(averaged, averaged, averaged) == BadMicroBatch("gradient", 2, None)
+    for rank in range(3):
+        loss = told(first_bad=code_of(1, rank, 3, LOSS))
+        assert read_averaged(averaged, loss, averaged) == BadMicroBatch("loss", 2, rank)
+    earlier = told(first_bad=code_of(0, 1, 3, LOSS))
+    assert read_averaged(averaged, earlier, averaged) == BadMicroBatch("loss", 1, 1)
+    alone = told(first_bad=code_of(0, 0, 1, GRADIENT))
+    assert read_averaged(alone) == BadMicroBatch("gradient", 1, 0)
+
+
+def read_averaged(*each):
+    return from_told(each, 1, items_of_all_ranks=True, last_bad=2, averaged=True).bad
+
+
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 def test_a_norm_that_is_not_finite_on_one_rank_is_so_for_all(norm):
     reading = read(told(), told(norm=norm))

@@ -32,9 +32,10 @@ def test_volumes_are_those_of_the_zero_paper(strategy, times):
     assert sum(message.passed_bytes for message in messages_of(strategy, BIG)) == pytest.approx(times * PSI)
 
 
-def test_tensor_parallelism_reduces_a_hidden_state_four_times_a_layer():
+def test_tensor_parallelism_reduces_a_hidden_state_seven_times_a_layer():
+    # After attention and MLP, and the gradients of what query, key, value, gate and up were given.
     (message,) = messages_of("tp", BIG)
-    assert (message.count, message.size_bytes) == (4 * 32, 2**24)
+    assert (message.count, message.size_bytes) == (7 * 32, 2**24)
     with pytest.raises(UserError, match="hidden_size"):
         messages_of("tp", StepFigures(1, 1, 1))
 

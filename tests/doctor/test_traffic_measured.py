@@ -20,8 +20,10 @@ from communication_rows.theory import reckoned_bytes, ring_bytes, sent  # noqa: 
 
 KEPT = ROOT / "benchmarks" / "results" / "2026-11-30-communication.json"
 # FSDP2 keeps the weights of the head gathered between forward and backward, and ZeRO-3 those it has just used: less
-# than one gather of four layers and a head.
-CLOSE = 0.05
+# than one gather of four layers and a head. What embedding and head add under tp is more beside four layers.
+CLOSE = {"tp": 0.1, "zero3": 0.08}  # ZeRO-3 gathers most of a checkpointed layer again, not all
+# Runs that ask DeepSpeed for something else than this package writes, and one of a model too small to be sharded.
+OTHERWISE = {"use_multi_rank_bucket_allreduce", "as_planned"}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,9 @@ def model(tmp_path_factory):
 
 def check(found, model):
     cell = Cell(**found["cell"])
+    close = CLOSE.get(cell.strategy, 0.05)
     for rank in found["messages"]:
-        assert sent(rank).bytes == pytest.approx(reckoned_bytes(cell, model, found["batch"][1]), rel=CLOSE), cell.name
+        assert sent(rank).bytes == pytest.approx(reckoned_bytes(cell, model, found["batch"][1]), rel=close), cell.name
 
 
 def test_the_doctor_reckons_what_was_counted(model):
@@ -62,10 +65,7 @@ def test_the_doctor_reckons_what_was_counted(model):
 
 
 def told(cell):
-    return cell.strategy in WEIGHED and not cell.sizes and not {"as_planned", *cell.zero} & {"as_planned", REDUCES}
-
-
-REDUCES = "use_multi_rank_bucket_allreduce"
+    return cell.strategy in WEIGHED and not cell.sizes and not set(cell.zero) & OTHERWISE
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,11 @@ def test_the_bad_step_is_skipped_alike(strategy, place):
     one = place.finished(Cell("alone", "lora", ranks=1), f"bad-alone-{strategy}", *SKIP, hooks=[[hook, BAD_STEP, 0]])
     run = place.finished(Cell(strategy, "lora"), f"bad-{strategy}", *SKIP, hooks=[[hook, BAD_STEP, 1]])
     (theirs,), (mine,) = alarms(one), alarms(run)
-    for key in ("step", "what", "decision", "update_dropped"):
+    for key in ("step", "decision", "update_dropped", "micro_batch"):
         assert mine[key] == theirs[key]
-    assert (mine["step"], mine["decision"], mine["bad_rank"]) == (BAD_STEP + 1, "skip", 1)
+    assert (mine["step"], mine["decision"]) == (BAD_STEP + 1, "skip")
+    # FSDP2 averages at each micro-batch, and this loss is spoilt where it is not seen: no rank must be named.
+    assert (mine["what"], mine["bad_rank"]) == (("loss", 1) if strategy == "ddp" else ("gradient", None))
     found, expected = curves(run), curves(one)
     for name in ("loss", "grad_norm"):
         for values in (found, expected):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from examined import cells, examine
-from sameness import Cell
+from examined import SAME, TOLERANCE, cells, examine
+from sameness import Cell, apart, curves, events_of
 
+from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.plan.strategy.deepspeed_config import uses_deepspeed
 from hf_recipes.plan.strategy.names import Sizes, layout_of
 
@@ -19,7 +20,17 @@ def check(place, cell):
 
 
 def test_a_strategy_trains_saves_and_resumes_as_one_process(short_place):
-    check(short_place, Cell("fsdp", "lora"))
+    """The sample: a run of FSDP2 that is killed and gone on with is, all in all, that of one process."""
+    cell, one = Cell("fsdp", "lora"), short_place.alone("lora")
+    assert all(code < 0 for code in short_place.run(cell, "fsdp", hooks=[["run_hooks:killed", 3]]))
+    run = short_place.finished(cell, "fsdp", "--resume_from_checkpoint", "auto")
+    found, expected = curves(run), curves(one)
+    assert {name: apart(found[name], expected[name])["max"] < TOLERANCE for name in found} == dict.fromkeys(found, True)
+    values = short_place.ranks.call("sameness:result_apart", str(run), str(one))
+    assert values["same_shapes"]
+    assert values["max"] < SAME
+    assert verify_checkpoint(run / "adapter").ok
+    assert [event["resumed_from"] for event in events_of(run) if event["kind"] == "begin"] == [None, 2]
 
 
 @pytest.mark.trials

@@ -3,14 +3,15 @@
 Data-parallel strategies by the ZeRO paper (Rajbhandari et al. 2020, arXiv:1910.02054, section 7), where Ψ is the bytes
 of the gradients: plain data parallelism passes 2Ψ, stage 3 and FSDP 3Ψ. Stages 1 and 2 would pass 2Ψ too; DeepSpeed
 reduces their gradients to all ranks (`use_multi_rank_bucket_allreduce`), which makes 3Ψ. Tensor parallelism reduces a
-hidden state twice a layer and direction (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Held against counts of the
-collectives by `benchmarks/communication.py`.
+hidden state twice a layer and direction (Shoeybi et al. 2019, arXiv:1909.08053, section 3); transformers reduces the
+gradient of each of the five projections that share their input (query, key, value, gate, up), which makes seven a
+layer. Held against counts of the collectives by `benchmarks/communication.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.doctor.network.curve import Collective
@@ -31,7 +32,7 @@ class StepFigures:
         passes: micro-batches of a step.
         layers: of the model; 1 where it is not known.
         hidden_bytes: of the hidden state of one micro-batch (rows × tokens × width × bytes); 0 where it is not known.
-        gathers: how often a pass needs the weights: 2, and 3 with activation checkpointing.
+        gathers: how often a pass computes with the weights: 2, and 3 with activation checkpointing.
     """
 
     gradient_bytes: float
@@ -78,6 +79,11 @@ def _zero(reduces: Callable[[StepFigures], int]) -> Callable[[StepFigures], list
     return messages
 
 
+def _fsdp(figures: StepFigures) -> list[Messages]:
+    # A checkpointed layer is computed again once its weights are there for its backward pass: gathered no third time.
+    return _sharded(replace(figures, gathers=2.0))
+
+
 def _sharded(figures: StepFigures) -> list[Messages]:
     layer = 1 / max(1, figures.layers)  # a layer at a time
     return [
@@ -91,7 +97,7 @@ def _tensor(figures: StepFigures) -> list[Messages]:
         raise UserError(
             "tp sends hidden states, not weights: give their size too (--layers, --hidden_size and --tokens)."
         )
-    times = 4 + 2 * (figures.gathers - 2)  # twice in the forward pass, twice in the backward, again where recomputed
+    times = 7 + 2 * (figures.gathers - 2)  # twice in the forward pass, five in the backward, twice where recomputed
     return [_cut("all_reduce", figures.passes * times * figures.layers * figures.hidden_bytes, figures.hidden_bytes)]
 
 
@@ -101,12 +107,12 @@ _MESSAGES: dict[str, Callable[[StepFigures], list[Messages]]] = {
     "zero1": _zero(lambda figures: 1),
     "zero2": _zero(lambda figures: figures.passes),
     "zero3": _sharded,
-    "fsdp": _sharded,
+    "fsdp": _fsdp,
     "tp": _tensor,
     "zero2_offload": _zero(lambda figures: figures.passes),
     "zero3_offload": _sharded,
     "zero3_offload_all": _sharded,
-    "fsdp_offload": _sharded,
+    "fsdp_offload": _fsdp,
 }
 WEIGHED: tuple[str, ...] = tuple(_MESSAGES)
 COMPARED = ("ddp", "zero2", "fsdp")  # what is named as a way out
