@@ -73,8 +73,13 @@ def run(options: argparse.Namespace) -> int:
         _check_file(getattr(options, flag), flag)
     if options.write is not None and (not options.write or Path(options.write).is_file()):
         raise UserError(f"--write: '{options.write}' is no directory: name one, which is made where it is not there.")
+    _check_write(options)
     with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the plan alone
         only_here = options.here and not options.config and not options.recipe_keys
+        if only_here and (options.write or options.html or options.png):
+            raise UserError(
+                "--here without a model measures this machine and writes no plan: give --config RECIPE too."
+            )
         recipe = None if only_here else _recipe(options)
         machine = None if options.gpu is not None and not options.here else _measure()
         planned = None if recipe is None else _plan(options, recipe, machine)
@@ -220,6 +225,18 @@ def _check_file(name: str | None, flag: str) -> None:
         raise UserError(f"--{flag}: '{name}' does not end in .{flag}: name a file that does.")
     if name is not None and (Path(name).is_dir() or not Path(name).parent.is_dir()):
         raise UserError(f"--{flag}: '{name}' is a directory, or lies in none: name a file in one that is there.")
+
+
+def _check_write(options: argparse.Namespace) -> None:
+    """Before the work is done; and the recipe that is read, with its comments, is never written over."""
+    if not options.write:
+        return
+    from hf_recipes.plan.strategy.write import RECIPE, refuse_existing
+
+    target = Path(options.write) / RECIPE
+    if options.config and target.exists() and Path(options.config).exists() and target.samefile(options.config):
+        raise UserError(f"--write: '{target}' is the recipe itself, which would be lost: name another directory.")
+    refuse_existing(Path(options.write), options.overwrite)
 
 
 def _write(plan: Plan, options: argparse.Namespace) -> None:

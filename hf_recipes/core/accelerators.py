@@ -79,7 +79,7 @@ def find_accelerator(name: str) -> Accelerator:
         raise UserError(f"Accelerator '{name}' comes in several kinds: write {' or '.join(variants)}.")
     raise UserError(
         f"Accelerator '{name}' is not in the catalogue{nearest(wanted, [*_names()])}: name a YAML file with its "
-        "figures (memory: 24GiB, tflops: 100), or write one of " + ", ".join(keys) + "."
+        "figures (memory: 24GiB, tflops: 100, bandwidth_gb: 900), or write one of " + ", ".join(keys) + "."
     )
 
 

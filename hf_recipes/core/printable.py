@@ -10,6 +10,8 @@ from collections.abc import Callable
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _PICTURES |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
+_PLAIN = str.maketrans({"×": "x", "–": "-", "…": "...", "→": "->", "−": "-"})
+
 
 def printable(text: str) -> str:
     """The text without anything that a terminal would take as a command; line breaks and tabs stay."""
@@ -28,7 +30,7 @@ def print_drawn(render: Callable[[bool], str], characters: str) -> None:
         characters.encode(encoding)
         print(render(False))
     except UnicodeEncodeError:
-        print(render(True).encode(encoding, "replace").decode(encoding))
+        print(render(True).translate(_PLAIN).encode(encoding, "replace").decode(encoding))
 
 
 def print_to_pipe(text: str) -> None:

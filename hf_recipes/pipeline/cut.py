@@ -58,6 +58,15 @@ def cut_layers(layers: int, stages: int, *, embedding: float = 0.0, head: float 
     return [Part(stage, stages, range(starts[stage], starts[stage] + counts[stage])) for stage in range(stages)]
 
 
+def check_micro_batches(schedule: str, micro_batches: int, stages: int) -> None:
+    """Raise `UserError` where a step has fewer micro-batches than 1F1B can start with."""
+    if schedule == "1f1b" and micro_batches < stages:
+        raise UserError(
+            f"pipeline_schedule: 1f1b needs at least as many micro-batches a step as there are stages, {stages}, and "
+            f"gradient_accumulation_steps is {micro_batches}: raise it, or take gpipe."
+        )
+
+
 def bubble(stages: int, micro_batches: int) -> float:
     """Share of a step's time in which a stage waits, for equal stages: (p − 1) / (m + p − 1), by GPipe and 1F1B alike
     (Huang et al. 2019, arXiv:1811.06965, §2.3; Narayanan et al. 2021, arXiv:2104.04473, §2.2 gives it over the ideal

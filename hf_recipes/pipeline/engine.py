@@ -9,20 +9,10 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from hf_recipes.core.errors import UserError
 from hf_recipes.pipeline.ranks import PipelineRanks
 from hf_recipes.pipeline.stage import Stage
 
 SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-
-def check_micro_batches(schedule: str, micro_batches: int, stages: int) -> None:
-    """Raise `UserError` where a step has fewer micro-batches than 1F1B can start with."""
-    if schedule == "1f1b" and micro_batches < stages:
-        raise UserError(
-            f"pipeline_schedule: 1f1b needs at least as many micro-batches a step as there are stages, {stages}, and "
-            f"gradient_accumulation_steps is {micro_batches}: raise it, or take gpipe."
-        )
 
 
 class PipelineEngine:

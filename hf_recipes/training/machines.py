@@ -72,19 +72,26 @@ def place_of(given: dict[str, Any], config_file: str | None) -> Machine:
 
 
 def read_config(config_file: str | None) -> dict[str, Any]:
-    """What an accelerate config file says; empty where there is none or it cannot be read, which accelerate tells."""
-    if config_file is None:
+    """What an accelerate config file says; empty where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    if config_file is None or not Path(config_file).is_file():
         return {}
     try:
         content = yaml.safe_load(Path(config_file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"--config_file: '{config_file}' is no YAML ({reason}): write it once more.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"--config_file: '{config_file}' holds no keys: name a file of `accelerate config`.")
+    return content
 
 
 def _refuse_place(given: dict[str, Any]) -> None:
     """A rank or an address without a number of machines would start a run of its own on each of them."""
-    for name in ("machine_rank", "main_process_ip"):
+    for name in ("machine_rank", "main_process_ip", "main_process_port"):
         if given.get(name) is not None:
             raise UserError(f"--{name} is for several machines: give --num_machines too.")
 
@@ -96,5 +103,5 @@ def _number(name: str, values: dict[str, Any], default: int | None, least: int) 
     if value is None:
         return int(default or 0)
     if not str(value).isdecimal() or not least <= int(value) <= 65535:
-        raise UserError(f"--{name}: '{str(value)[:40]}' is no whole number from {least} on.")
+        raise UserError(f"--{name}: '{str(value)[:40]}' is no whole number from {least} to 65535.")
     return int(value)

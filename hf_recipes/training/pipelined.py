@@ -37,7 +37,8 @@ from hf_recipes.data.batching.packing import sample_lengths
 from hf_recipes.data.prepare import PreparedData
 from hf_recipes.data.report import report_table
 from hf_recipes.models.source import ModelSource
-from hf_recipes.pipeline.engine import PipelineEngine, check_micro_batches
+from hf_recipes.pipeline.cut import check_micro_batches
+from hf_recipes.pipeline.engine import PipelineEngine
 from hf_recipes.pipeline.ranks import PipelineRanks, arrange_ranks
 from hf_recipes.plan.strategy.names import layout_of
 from hf_recipes.recipe.resolve import Recipe

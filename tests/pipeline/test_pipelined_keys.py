@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.pipeline.engine import check_micro_batches
+from hf_recipes.pipeline.cut import check_micro_batches
 from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.training.pipelined_keys import check_pipeline_keys, tell_absent
 

@@ -174,7 +174,7 @@ def test_an_accelerator_of_ones_own():
 
 def test_an_accelerator_of_ones_own_is_named_by_its_file(tmp_path):
     file = tmp_path / "my_card.yaml"
-    file.write_text("memory: 24GiB\ntflops: 100\n")
+    file.write_text("memory: 24GiB\ntflops: {bf16: 100}\nbandwidth_gb: 900\n")
     ours, other = choose_accelerators(f"{file},h100")
     assert (ours.name, ours.memory_bytes, other.key) == ("my_card", 24 * 2**30, "h100")
     file.write_text("like: h100\nmemory: 40GiB\n")
@@ -189,7 +189,7 @@ def test_an_accelerator_of_ones_own_is_named_by_its_file(tmp_path):
         ("memory: [", "cannot be read as YAML .ParserError."),
         ("24GiB", "holds no fields"),
         ("memroy: 24GiB", r"my_card.yaml: Accelerator: unknown field 'memroy' .did you mean 'memory'"),
-        ("memory: 24GiB\ntflops: [1]", r"tflops: '\[1\]' is no number"),
+        ("memory: 24GiB\nbandwidth_gb: 9\ntflops: [1]", r"tflops: '\[1\]' is no number"),
         ("like: h999", "'h999' is not in the catalogue"),
     ],
 )
@@ -206,9 +206,14 @@ def test_a_file_that_is_no_accelerator_is_told_by_name(content, sentence, tmp_pa
     ("figures", "sentence"),
     [
         ({"memroy": "24GiB"}, "did you mean 'memory'"),
-        ({"memory": "24GiB"}, "give memory and tflops"),
-        ({"memory": "24GiB", "tflops": "fast"}, "tflops: 'fast' is no number"),
-        ({"like": "h100", "bandwidth_gb": -1}, "bandwidth_gb: '-1' is no number of 0 or more"),
+        ({"memory": "24GiB", "tflops": 100}, "give memory, tflops and bandwidth_gb"),
+        ({"like": "h100", "bandwidth_gb": 0}, "bandwidth_gb: '0' is no number above 0"),
+        ({"like": "h100", "tflops": 0}, "tflops: '0' is no number above 0"),
+        ({"like": "h100", "tflops": True}, "tflops: 'True' is no number above 0"),
+        ({"like": "h100", "tflops": {"int9": 1}}, "unknown dtype 'int9'; known: bfloat16"),
+        ({1: 2}, "unknown field '1'"),
+        ({"memory": "24GiB", "tflops": "fast", "bandwidth_gb": 9}, "tflops: 'fast' is no number"),
+        ({"like": "h100", "bandwidth_gb": -1}, "bandwidth_gb: '-1' is no number above 0"),
     ],
 )
 def test_wrong_figures_are_one_sentence(figures, sentence):

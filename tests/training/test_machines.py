@@ -38,10 +38,13 @@ def test_flags_and_config_file_say_it_together(tmp_path):
     [
         ({"num_machines": "2", "main_process_ip": "head"}, "--machine_rank: several machines"),
         ({"num_machines": "2", "machine_rank": "2", "main_process_ip": "head"}, "2 is none of 2 machines: give 0 to 1"),
-        ({"num_machines": "2", "machine_rank": "-1", "main_process_ip": "head"}, "'-1' is no whole number from 0 on"),
+        (
+            {"num_machines": "2", "machine_rank": "-1", "main_process_ip": "head"},
+            "'-1' is no whole number from 0 to 65535",
+        ),
         ({"num_machines": "2", "machine_rank": "0"}, "give --main_process_ip"),
-        ({"num_machines": "two"}, "'two' is no whole number from 1 on"),
-        ({"num_machines": "0"}, "'0' is no whole number from 1 on"),
+        ({"num_machines": "two"}, "'two' is no whole number from 1 to 65535"),
+        ({"num_machines": "0"}, "'0' is no whole number from 1 to 65535"),
         ({"machine_rank": "1"}, "--machine_rank is for several machines"),
         ({"main_process_ip": "head"}, "--main_process_ip is for several machines"),
         (

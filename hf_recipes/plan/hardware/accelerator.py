@@ -20,6 +20,7 @@ _UNITS |= {f"{prefix}ib": 1024.0**power for power, prefix in enumerate("kmgt", 1
 # What an entry of one's own may hold, and the factor to plain units.
 _FIGURES = {"bandwidth_gb": 1e9, "link_gb": 1e9, "host_link_gb": 1e9, "watts": 1.0}
 _FIELDS = ("name", "memory", "tflops", "like", *_FIGURES)
+_DTYPES = ("bfloat16", "float16", "float32", "tf32", "float8")
 _SLOWEST_HOST_LINK = 15.75e9  # PCIe 3.0, 16 lanes
 
 
@@ -82,23 +83,23 @@ def custom_accelerator(figures: Mapping[str, Any]) -> Accelerator:
     """A device that is not in the catalogue, from an entry such as YAML holds.
 
     Args:
-        figures: ``name``; ``memory`` (``24GiB``); ``tflops``, dense, one number for 16 bits or by dtype; where known
-            ``bandwidth_gb``, ``link_gb`` (both directions), ``host_link_gb`` (one direction), in GB/s, and ``watts``.
-            ``like``: a key of the catalogue whose figures stand for those not given.
+        figures: ``name``; ``memory`` (``24GiB``); ``tflops``, dense, one number for 16 bits or by dtype;
+            ``bandwidth_gb`` of its memory, in GB/s; where known ``link_gb`` (both directions), ``host_link_gb`` (one
+            direction) and ``watts``. ``like``: a key of the catalogue whose figures stand for those not given.
 
     Raises:
         UserError: a field is unknown, missing or no number.
     """
-    for field in figures:
+    for field in map(str, figures):
         if field not in _FIELDS:
             raise UserError(f"Accelerator: unknown field '{field}'{nearest(field, _FIELDS)}; known: {_known()}.")
     like = find_accelerator(str(figures["like"])) if "like" in figures else None
-    if like is None and not {"memory", "tflops"} <= figures.keys():
-        raise UserError("Accelerator: give memory and tflops, or like: KEY of the catalogue.")
+    if like is None and not {"memory", "tflops", "bandwidth_gb"} <= figures.keys():
+        raise UserError("Accelerator: give memory, tflops and bandwidth_gb, or like: KEY of the catalogue.")
     name = str(figures.get("name", like.name if like else "accelerator"))
     base = like or Accelerator("", name, 0.0, 0.0, {}, 0.0, _SLOWEST_HOST_LINK, 0.0, "given", "")
     changes: dict[str, Any] = {
-        field.removesuffix("_gb"): _number(field, figures[field]) * factor
+        field.removesuffix("_gb"): _number(field, figures[field], above_zero=field == "bandwidth_gb") * factor
         for field, factor in _FIGURES.items()
         if field in figures
     }
@@ -116,17 +117,22 @@ def _known() -> str:
 
 
 def _flops(tflops: Any) -> dict[str, float]:
-    if isinstance(tflops, Mapping):
-        return {str(dtype): _number(f"tflops.{dtype}", value) * 1e12 for dtype, value in tflops.items()}
-    rate = _number("tflops", tflops) * 1e12
-    return {"bfloat16": rate, "float16": rate}
+    if not isinstance(tflops, Mapping):
+        rate = _number("tflops", tflops, above_zero=True) * 1e12
+        return {"bfloat16": rate, "float16": rate}
+    known = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8"}
+    rates = {known.get(str(dtype), str(dtype)): value for dtype, value in tflops.items()}
+    for dtype in rates:
+        if dtype not in _DTYPES:
+            raise UserError(f"Accelerator: tflops: unknown dtype '{dtype}'; known: {', '.join(_DTYPES)}.")
+    return {dtype: _number(f"tflops.{dtype}", value, above_zero=True) * 1e12 for dtype, value in rates.items()}
 
 
-def _number(field: str, value: Any) -> float:
+def _number(field: str, value: Any, *, above_zero: bool = False) -> float:
     try:
-        number = float(value)
+        number = -1.0 if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if not 0 <= number < float("inf"):
-        raise UserError(f"Accelerator: {field}: '{value}' is no number of 0 or more.")
+    if not 0 <= number < float("inf") or (above_zero and number == 0):
+        raise UserError(f"Accelerator: {field}: '{value}' is no number {'above 0' if above_zero else 'of 0 or more'}.")
     return number

@@ -123,6 +123,8 @@ def _method_trials(job: Job) -> Iterator[_Trial]:
     if job.settings.method in _WHOLE:
         job = replace(job, geometry=with_lora(job.geometry), settings=lora_settings(job.settings))
         yield _Trial("method: lora", job)
+    if job.settings.method == "qlora" and job.machines.ranks > 1:  # a 16-bit base can be shared among ranks
+        yield _Trial("method: lora", replace(job, settings=lora_settings(job.settings)))
     if job.settings.method in ("lora", "dora"):
         yield _Trial("method: qlora", replace(job, settings=qlora_settings(job.settings)))
 

@@ -10,7 +10,7 @@ from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.settings import Checkpointing, Loss, TrainingSettings
 from hf_recipes.plan.strategy.machines import Machines
-from hf_recipes.plan.strategy.names import STRATEGIES, layout_of, strategy_of
+from hf_recipes.plan.strategy.names import AS_NAMED, STRATEGIES, Sizes, check_sizes, layout_of, strategy_of
 
 # From the fastest to the one that keeps least.
 CHECKPOINTINGS: tuple[Checkpointing, ...] = ("off", "every_4", "every_3", "every_2", "selective", "all", "host")
@@ -25,7 +25,8 @@ class Wishes:
     """What the user has decided already; None leaves it open.
 
     Attributes:
-        strategy: a name of `names.STRATEGIES`.
+        strategy: a name of `names.ALL_STRATEGIES`.
+        sizes: degrees that the strategy takes.
         micro_batch: rows of a forward pass.
         checkpointing: of activations.
         offload: whether states, weights and kept activations may go to the host.
@@ -33,6 +34,7 @@ class Wishes:
     """
 
     strategy: str | None = None
+    sizes: Sizes = AS_NAMED
     micro_batch: int | None = None
     checkpointing: Checkpointing | None = None
     offload: bool = True
@@ -62,8 +64,9 @@ def launched_layouts(settings: TrainingSettings, machines: Machines, wishes: Wis
         UserError: the wished strategy does not exist for this number of devices, or cannot train this job.
     """
     ranks, nodes = machines.ranks, machines.nodes
+    check_sizes(wishes.strategy or "auto", wishes.sizes)
     if wishes.strategy:
-        layout = layout_of(wishes.strategy, ranks, nodes)
+        layout = layout_of(wishes.strategy, ranks, nodes, wishes.sizes)
         if objection := _objection(wishes.strategy, settings):
             raise UserError(f"strategy: {wishes.strategy} {objection}: write another one, or auto.")
         return [layout]
@@ -84,6 +87,8 @@ def _suits(strategy: str, machines: Machines) -> bool:
 
 def _objection(strategy: str, settings: TrainingSettings) -> str | None:
     """Why a strategy cannot train a job at all."""
+    if strategy in ("tp", "pp") and (settings.quantization or settings.method not in ("full", "lora")):
+        return f"trains method: full or lora, and the recipe's is {settings.method}"
     if settings.quantization == "int8" and strategy.startswith(("fsdp", "hsdp", "zero3")):
         return "cannot shard a base in 8 bits"
     if settings.quantization and strategy.startswith("zero3"):
@@ -168,6 +173,7 @@ def ways(
     """
     share = reachable_batch(global_batch, layout.data_parallel, wishes.micro_batch) // layout.data_parallel
     sizes = [wishes.micro_batch] if wishes.micro_batch else [size for size in range(1, share + 1) if share % size == 0]
+    sizes = [size for size in sizes if share // size >= layout.pipeline] or sizes[:1]  # 1F1B needs one a stage
     kinds = (
         [wishes.checkpointing] if wishes.checkpointing else _checkpointings(settings, wishes.offload and host_is_apart)
     )

@@ -55,22 +55,24 @@ def write_plan(
         contents[folder / DEEPSPEED] = deepspeed_config(layout)
     if needs_accelerate_file(layout):
         contents[folder / ACCELERATE] = accelerate_config(layout, str(folder / DEEPSPEED))
-    _refuse_existing(folder, overwrite)
+    refuse_existing(folder, overwrite)
     accelerate = folder / ACCELERATE if folder / ACCELERATE in contents else None
     lines = launch_lines(layout, folder / RECIPE, accelerate, names_output="output_dir" in recipe_values)
     head = _head(taken, lines)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (RECIPE, ACCELERATE, DEEPSPEED):  # of another strategy: they would be taken for this one's
-        (folder / name).unlink(missing_ok=True)
     for path, content in contents.items():
         _write(path, content, head)
+    for name in (RECIPE, ACCELERATE, DEEPSPEED):  # of another strategy: they would be taken for this one's
+        if folder / name not in contents:
+            (folder / name).unlink(missing_ok=True)
     return Written(tuple(contents), tuple(lines))
 
 
-def _refuse_existing(folder: Path, overwrite: bool) -> None:
+def refuse_existing(folder: Path, overwrite: bool) -> None:
+    """Raise `UserError` where a plan was written before, and is not to be replaced."""
     there = [name for name in (RECIPE, ACCELERATE, DEEPSPEED) if (folder / name).exists()]
     if there and not overwrite:
-        raise UserError(f"'{folder / there[0]}' is there already: name another directory, or allow overwriting.")
+        raise UserError(f"'{folder / there[0]}' is there already: name another directory, or give --overwrite.")
 
 
 def _head(taken: Considered, lines: list[str]) -> str:
