@@ -200,7 +200,8 @@ def _optimizer_seconds(work: StepWork, layout: Layout, machines: Machines) -> fl
 def _collective_seconds(work: StepWork, settings: TrainingSettings, layout: Layout, machines: Machines) -> float:
     """Collectives over the data-parallel ranks of one optimizer step, in the ring's bytes a rank (Rajbhandari et al.
     2020, arXiv:1910.02054, section 7): an all-reduce passes 2·(n-1)/n of its bytes, a gather or a reduce-scatter half
-    of that."""
+    of that. Unlike the paper's, DeepSpeed's stages 1 and 2 reduce gradients to all ranks, and FSDP2 keeps a layer that
+    is computed again gathered for its backward pass; both as counted (`benchmarks/communication.py`)."""
     if layout.data_parallel == 1:
         return 0.0
     cut, group, passes = layout.tensor * layout.pipeline, layout.shards, settings.accumulation
@@ -210,10 +211,10 @@ def _collective_seconds(work: StepWork, settings: TrainingSettings, layout: Layo
         return 2 * ring * work.wide_gradient_bytes / cut / speed
     gradients = work.gradient_bytes / cut
     if layout.sharding == "zero1":  # gradients reduced once a step, and the new weights gathered
-        return 2 * ring * gradients / speed
+        return 3 * ring * gradients / speed
     if layout.sharding == "zero2":  # reduced after each micro-batch, the new weights gathered once
-        return ring * (passes + 1) * gradients / speed
-    gathers = 2 + recomputed(settings.checkpointing)  # forward, backward, and again for each layer computed again
+        return ring * (2 * passes + 1) * gradients / speed
+    gathers = 2 + (recomputed(settings.checkpointing) if layout.sharding == "zero3" else 0.0)  # forward, backward
     seconds = passes * ring * (gathers * work.gathered_bytes / cut + gradients) / speed
     if layout.replicas > 1:  # every rank's shard over all replicas, the ranks of a node sharing its network
         copies = layout.replicas
@@ -224,14 +225,15 @@ def _collective_seconds(work: StepWork, settings: TrainingSettings, layout: Layo
 def _blocking_seconds(
     work: StepWork, settings: TrainingSettings, layout: Layout, machines: Machines, tokens: float
 ) -> float:
-    """Messages that the next product waits for. Tensor parallelism reduces a hidden state twice a layer and direction
-    (Shoeybi et al. 2019, arXiv:1909.08053, section 3); context parallelism passes keys and values round."""
+    """Messages that the next product waits for. Tensor parallelism reduces two hidden states a layer forward and five
+    backward, of query, key, value, gate and up each its own, as counted; one for each half of a layer would be four in
+    all (Shoeybi et al. 2019, arXiv:1909.08053, section 3). Context parallelism passes keys and values round."""
     hidden = tokens * work.hidden * 2.0
     again = recomputed(settings.checkpointing)
     seconds = 0.0
     if layout.tensor > 1:
         ring = 2 * (layout.tensor - 1) / layout.tensor
-        seconds += ring * (4 + 2 * again) * hidden * work.layers / machines.inside
+        seconds += ring * (7 + 2 * again) * hidden * work.layers / machines.inside
     if layout.context > 1:
         pair = tokens * 2 * work.keys * 2.0
         seconds += (layout.context - 1) * (3 + again) * pair * work.layers / machines.inside
