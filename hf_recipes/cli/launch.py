@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.cli.launch_checks import check_layout, check_recipe
 from hf_recipes.cli.launch_flags import FLAGS, add_flags, check_flags, whole_number
 from hf_recipes.cli.launch_targets import TARGETS, Target
 from hf_recipes.clusters.job import ACCELERATE, DEEPSPEED, RECIPE, Job, check_name, check_time, default_cores, job_name
+from hf_recipes.clusters.texts import check_run_directory
 from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the files, write them, say how to submit."""
     from hf_recipes.cli.flags import refuse_misspelt_flags
+    from hf_recipes.recipe.shipped import find_recipe
 
     refuse_misspelt_flags("launch", FLAGS, options.recipe_keys)
     check_flags(options, tuple(TARGETS))
@@ -53,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the files and the line that submits
         job, files = _make(options, target)
     folder = Path(options.write)
-    _write(folder, files.texts, overwrite=options.overwrite)
+    _check_free(folder, files.texts, find_recipe(options.config), overwrite=options.overwrite)
+    _write(folder, files.texts)
     for sentence in files.told:
         print(sentence)
     print("\nWritten: " + ", ".join(str(folder / name) for name in files.texts))
@@ -70,6 +74,7 @@ def _make(options: argparse.Namespace, target: Target) -> tuple[Job, _Files]:
     if options.verb not in _VERBS:
         raise UserError(f"--verb: '{options.verb}' is none of {', '.join(_VERBS)}.")
     recipe = load_recipe(options.config, options.recipe_keys)
+    check_recipe(recipe, options.verb)
     files = _Files()
     layout = _layout(options, recipe, files)
     configs = _configs(layout, target.folder(options.write.rstrip("/")))
@@ -86,7 +91,8 @@ def _layout(options: argparse.Namespace, recipe: Recipe, files: _Files) -> Layou
     from hf_recipes.training.strategy_file import recipe_sizes
 
     nodes = whole_number(options, "nodes") or 1
-    ranks = nodes * (whole_number(options, "gpus", least=0) or int(recipe.get("num_processes", 1)))
+    devices = whole_number(options, "gpus", least=0) or 0
+    ranks = nodes * (devices or int(recipe.get("num_processes", 1)))
     sizes, strategy = recipe_sizes(recipe.values), str(recipe.get("strategy", "auto"))
     if strategy == "auto":
         check_sizes(strategy, sizes)
@@ -94,6 +100,7 @@ def _layout(options: argparse.Namespace, recipe: Recipe, files: _Files) -> Layou
         if ranks > 1:
             files.told.append("strategy: auto is ddp here; `hf-recipes plan --write` chooses by memory and time.")
     layout = layout_of(strategy, ranks, nodes, sizes)
+    check_layout(recipe, layout, devices)
     micro, steps = int(recipe.get("per_device_train_batch_size", 8)), int(recipe.get("gradient_accumulation_steps", 1))
     files.told.append(
         f"{describe(layout)}, on {nodes} node{'s' * (nodes > 1)}: {micro * steps * layout.data_parallel} rows a step "
@@ -105,10 +112,11 @@ def _layout(options: argparse.Namespace, recipe: Recipe, files: _Files) -> Layou
 def _job(options: argparse.Namespace, target: Target, recipe: Recipe, layout: Layout, configs: tuple[str, ...]) -> Job:
     name = job_name(recipe.name) if options.name is None else check_name(options.name)
     devices = whole_number(options, "gpus", least=0) or 0
+    check_run_directory(output_dir := str(recipe.get("output_dir") or f"runs/{name}"))
     wanted = {**target.keys(options), **{key: recipe.values[key] for key in recipe.given}}
     return Job(
         name=name,
-        output_dir=target.output(str(recipe.get("output_dir") or f"runs/{name}")),
+        output_dir=target.output(output_dir),
         verb=options.verb,
         nodes=layout.nodes,
         devices=devices,
@@ -203,18 +211,38 @@ def _yaml(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=1000)
 
 
-def _write(folder: Path, texts: Mapping[str, str], *, overwrite: bool) -> None:
-    """Files of another strategy go: they would be taken for this one's."""
-    from hf_recipes.core.files import write_text
-
+def _check_free(folder: Path, texts: Mapping[str, str], config: Path, *, overwrite: bool) -> None:
+    """Refuse to write over what is there unasked, and over the user's recipe in any case."""
     if folder.is_file():
         raise UserError(f"--write: '{folder}' is a file: name a directory.")
-    ours = {RECIPE, ACCELERATE, DEEPSPEED, *texts}
-    there = sorted(name for name in ours if (folder / name).exists())
+    there = [folder / name for name in _ours(texts) if (folder / name).exists()]
+    if folder.resolve() == config.resolve().parent or any(path.samefile(config) for path in there):
+        raise UserError(f"--write: '{folder}' holds the recipe '{config}', which must stay: name another directory.")
     if there and not overwrite:
-        raise UserError(f"'{folder / there[0]}' is there already: name another directory, or give --overwrite.")
+        raise UserError(f"'{there[0]}' is there already: name another directory, or give --overwrite.")
+    if taken := [path for path in there if path.is_dir()]:
+        raise UserError(f"--write: '{taken[0]}' is a directory, and a file goes there: name another directory.")
+
+
+def _ours(texts: Mapping[str, str]) -> list[str]:
+    """What a job's directory may hold of ours."""
+    return sorted({RECIPE, ACCELERATE, DEEPSPEED, *texts})
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """New files take the place of old ones when the last of them is written. Files of another strategy go: they
+    would be taken for this one's."""
+    from hf_recipes.core.files import write_text
+
     folder.mkdir(parents=True, exist_ok=True)
-    for name in there:
-        (folder / name).unlink()
-    for name, text in texts.items():
-        write_text(folder / name, text)
+    staged = {name: folder / f".{name}.new" for name in texts}
+    try:
+        for name, path in staged.items():
+            write_text(path, texts[name])
+        for name, path in staged.items():
+            path.replace(folder / name)
+    finally:
+        for path in filter(Path.is_file, staged.values()):
+            path.unlink()
+    for name in set(_ours(texts)) - set(texts):
+        (folder / name).unlink(missing_ok=True)

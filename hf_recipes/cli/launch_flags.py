@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from hf_recipes.clusters.texts import check_form, check_line
 from hf_recipes.core.errors import UserError, nearest
 
 # Flag → the schedulers it is for; the others refuse it.
@@ -68,7 +69,8 @@ def check_flags(options: argparse.Namespace, targets: tuple[str, ...]) -> None:
     """Refuse what the scheduler does not understand.
 
     Raises:
-        UserError: no scheduler, an unknown one, nowhere to write to, or a flag of another scheduler.
+        UserError: no scheduler, an unknown one, nowhere to write to, a flag of another scheduler, or a text that would
+            not stay on its line or that the scheduler does not take.
     """
     if options.on is None:
         raise UserError(f"--on: say where it runs: {', '.join(targets)}.")
@@ -79,6 +81,10 @@ def check_flags(options: argparse.Namespace, targets: tuple[str, ...]) -> None:
     for flag, takers in OF_SOME.items():
         if getattr(options, flag.replace("-", "_")) not in (None, False) and options.on not in takers:
             raise UserError(f"--{flag} is for --on {' or '.join(takers)}, and this is {options.on}: leave it out.")
+    for flag in FLAGS:
+        if isinstance(text := getattr(options, flag.replace("-", "_")), str):
+            check_line(f"--{flag}", text)
+            check_form(flag, text)
 
 
 def whole_number(options: argparse.Namespace, flag: str, least: int = 1) -> int | None:

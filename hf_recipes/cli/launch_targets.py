@@ -75,9 +75,8 @@ def _kubernetes_text(options: argparse.Namespace, job: Job, files: Mapping[str, 
 
 
 def _labels(text: str | None) -> dict[str, str]:
+    """Of a text whose form was looked at with the flags."""
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair]
-    if any(not name or not equals for name, equals, _ in pairs):
-        raise UserError(f"--node-selector: '{text}' is no list of labels: write KEY=VALUE, a comma between several.")
     return {name: value for name, _, value in pairs}
 
 

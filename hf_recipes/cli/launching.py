@@ -87,6 +87,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     config_file = options.config_file
     if config_file is None:
         check_sizes(recipe.get("strategy", "auto"), sizes := recipe_sizes(recipe.values))
+        _check_strategy(recipe, ranks * machine.count, machine.count)
         chosen = _choose(module, recipe, ranks, machine)
         fixed += chosen.arguments
         config_file = strategy_file(chosen.strategy, ranks * machine.count, output, sizes, machine.count)
@@ -119,6 +120,23 @@ def _free_output(recipe: Recipe, machine: Machine) -> Path:
     take_lock(output)  # as the ranks will; to be said before anything is touched
     release_lock(output)
     return Path(output)
+
+
+def _check_strategy(recipe: Recipe, ranks: int, nodes: int) -> None:
+    """What only the ranks would refuse, after their imports and in a run directory."""
+    from hf_recipes.cli.launch_checks import check_layout
+    from hf_recipes.plan.strategy.names import layout_of
+    from hf_recipes.training.launch import has_accelerator
+    from hf_recipes.training.pipelined_keys import check_pipeline_keys
+    from hf_recipes.training.strategy_file import recipe_sizes
+
+    strategy = recipe.get("strategy", "auto")
+    if strategy == "auto":
+        return
+    if strategy == "pp":
+        check_pipeline_keys(recipe)
+    layout = layout_of(strategy, ranks, nodes, recipe_sizes(recipe.values))
+    check_layout(recipe, layout, int(has_accelerator()))
 
 
 def _choose(module: str, recipe: Recipe, ranks: int, machine: Machine) -> AutoChoice:

@@ -6,6 +6,7 @@ launcher sets up for FSDP and DeepSpeed. Written for Ray 2.60.
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -33,10 +34,10 @@ def ray_script(job: Job, options: RayOptions) -> str:
         nodes=job.nodes,
         use_gpu=job.devices > 0,
         resources=resources,
-        name=job.name,
-        output=job.output_dir,
+        name=_text(job.name),
+        output=_text(job.output_dir),
         patience=2 * job.kill_seconds,
-        storage=str(PurePosixPath(job.output_dir).parent),
+        storage=_text(str(PurePosixPath(job.output_dir).parent / "ray")),
         max_failures=options.max_failures,
         stopped=STOPPED,
     )
@@ -49,7 +50,12 @@ def submit_lines(folder: str) -> tuple[str, ...]:
 
 def _literal(words: list[str]) -> str:
     """A list as our formatter would write it."""
-    return "[" + ", ".join(f'"{word}"' for word in words) + "]"
+    return "[" + ", ".join(map(_text, words)) + "]"
+
+
+def _text(text: str) -> str:
+    """A string of Python: JSON's escapes mean the same there, as long as other letters stand as they are."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 _SCRIPT = '''"""Trains by the recipe beside it on a Ray cluster: one worker a node, which starts the node's ranks."""
@@ -72,7 +78,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 FILES = {files}
 COMMAND = {command}
 PLACE = {place}
-OUTPUT = "{output}"
+OUTPUT = {output}
 PATIENCE_SECONDS = {patience}
 
 
@@ -133,8 +139,8 @@ def main() -> None:
         torch_config=TorchConfig(backend="gloo"),  # for the meeting point alone: the ranks choose their own
         scaling_config=ScalingConfig(num_workers={nodes}, use_gpu={use_gpu}, resources_per_worker={resources}),
         run_config=RunConfig(
-            name="{name}",
-            storage_path=os.path.abspath("{storage}/ray"),
+            name={name},
+            storage_path=os.path.abspath({storage}),
             failure_config=FailureConfig(max_failures={max_failures}),
         ),
     ).fit()

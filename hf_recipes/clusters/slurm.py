@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from hf_recipes.clusters.job import STOPPED, Job, node_command, place_flags
+from hf_recipes.clusters.texts import check_line
 
 FILE = "job.sbatch"
 _SIGNAL_SECONDS = 120  # before the end of the job: a step and a save have to fit in
@@ -35,14 +36,22 @@ def slurm_script(job: Job, options: SlurmOptions, folder: str, working_directory
         options: of the site.
         folder: where the recipe and what belongs to it lie, seen from `working_directory`.
         working_directory: where relative paths begin, on every node.
+
+    Raises:
+        UserError: a line break in one of them, after which the rest would be taken for commands.
     """
+    for what, text in (*vars(options).items(), ("gpu", job.accelerator), ("write", folder)):
+        check_line(f"--{what}", text or "")
+    check_line("output_dir", job.output_dir)
+    check_line("The working directory", working_directory)
     directives = "".join(f"#SBATCH {line}\n" for line in _directives(job, options, working_directory))
     return f"#!/bin/bash\n{directives}{_HEAD}{_several(job)}\n{_step(job, folder)}\n{_TAIL}"
 
 
 def log_file(job: Job) -> str:
     """Where the output of all starts goes, beside the run directory: a new run directory has to be empty."""
-    return str(PurePosixPath(job.output_dir).parent / f"{job.name}-%j.log")
+    parent = str(PurePosixPath(job.output_dir).parent).replace("%", "%%")  # which Slurm reads as one
+    return str(PurePosixPath(parent) / f"{job.name}-%j.log")
 
 
 def submit_lines(job: Job, folder: str, working_directory: str) -> tuple[str, ...]:
@@ -61,7 +70,7 @@ def _directives(job: Job, options: SlurmOptions, working_directory: str) -> list
     ]
     if job.devices:
         kind = f"{job.accelerator}:" if job.accelerator else ""
-        lines.append(f"--gpus-per-node={kind}{job.devices}")
+        lines.append(f"--gpus-per-node={shlex.quote(f'{kind}{job.devices}')}")
     if job.time_limit:
         lines.append(f"--time={job.time_limit}")
     lines += [f"--{name}={shlex.quote(value)}" for name, value in vars(options).items() if value is not None]

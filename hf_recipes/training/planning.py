@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_recipes.core.accelerators import Accelerator
 from hf_recipes.core.errors import UserError
+from hf_recipes.pipeline.support import check_decoder
 from hf_recipes.plan.cost import Cost, Interruptions, Power, cost_of
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.memory.estimate import MemoryEstimate, estimate_memory
@@ -23,6 +24,7 @@ from hf_recipes.plan.strategy.search import Considered
 from hf_recipes.plan.time import BetweenSteps, Measured, TimeEstimate, estimate_time
 from hf_recipes.plan.utilization import peak_flops
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.pipelined_keys import check_pipeline_keys
 from hf_recipes.training.plan_data import DataFacts, data_facts
 from hf_recipes.training.plan_job import (
     PlannedRecipe,
@@ -32,6 +34,7 @@ from hf_recipes.training.plan_job import (
     recipe_geometry,
     recipe_settings,
 )
+from hf_recipes.training.strategy_file import recipe_sizes
 
 # Steps that stand for a run whose length nobody has told: its speed is told, its hours are not.
 _UNKNOWN_STEPS = 100
@@ -118,6 +121,9 @@ def plan_recipe(recipe: Recipe, order: PlanOrder) -> Plan:
     """
     check_order(order)
     _, config = load_config(recipe)
+    if recipe.get("strategy") == "pp":
+        check_pipeline_keys(recipe)
+        check_decoder(config)
     data = data_facts(recipe, order.tokens)
     everywhere = [
         planned_recipe(recipe, planning_hardware(each.flops, order.device)).with_config(config)
@@ -190,6 +196,7 @@ def recipe_wishes(recipe: Recipe, settings: TrainingSettings, device: str) -> Wi
     strategy = recipe.get("strategy", "auto")
     return Wishes(
         strategy=None if strategy == "auto" else strategy,
+        sizes=recipe_sizes(recipe.values),
         checkpointing=settings.checkpointing if "activation_checkpointing" in recipe.given else None,
         offload=device != "cpu",
     )

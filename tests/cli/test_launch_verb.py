@@ -27,6 +27,9 @@ NEEDED = {
     "ray": ("--output_dir", "/nfs/runs/mine"),
 }
 
+PIPELINE = ("--gpus", "4", "--strategy", "pp")
+CPUS = ("--gpus", "0", "--nodes", "2", "--num_processes", "2")
+
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
@@ -120,6 +123,54 @@ def test_nothing_is_overwritten_unasked_and_nothing_stale_is_left(workplace, cap
     assert sorted(path.name for path in (workplace / "here/job").iterdir()) == ["job.sbatch", "recipe.yaml"]
 
 
+@pytest.mark.parametrize("name", ["recipe.yaml", "mine.yaml"])
+def test_the_users_recipe_is_never_written_over(name, workplace, capsys):
+    written = workplace / "recipes" / name
+    written.write_text("# a remark\n" + yaml.safe_dump(RECIPE))
+    before = sorted(workplace.joinpath("recipes").iterdir())
+    for more in ((), ("--overwrite",)):
+        code, _, err = launch(capsys, "slurm", *more, config=str(written), write="../recipes")
+        assert code == 2
+        assert "which must stay: name another directory" in err
+    assert written.read_text().startswith("# a remark\n")
+    assert sorted(workplace.joinpath("recipes").iterdir()) == before
+
+
+def test_a_link_to_the_users_recipe_is_not_written_through(workplace, capsys):
+    (workplace / "here/job").mkdir()
+    (workplace / "here/job/recipe.yaml").symlink_to(workplace / "recipes/mine.yaml")
+    code, _, err = launch(capsys, "slurm", "--overwrite")
+    assert code == 2
+    assert "which must stay" in err
+
+
+def test_old_files_stay_where_new_ones_cannot_be_written(workplace, capsys):
+    launch(capsys, "slurm", "--nodes", "2", "--gpus", "8", "--strategy", "zero2")
+    before = {path.name: path.read_text() for path in (workplace / "here/job").iterdir()}
+    (workplace / "here/job/.job.sbatch.new").mkdir()  # the last file's place is taken
+    code = main(["launch", "--config", "../recipes/mine.yaml", "--on", "slurm", "--write", "job", "--overwrite"])
+    assert code != 0
+    (workplace / "here/job/.job.sbatch.new").rmdir()
+    assert {path.name: path.read_text() for path in (workplace / "here/job").iterdir()} == before
+
+
+def test_what_cpus_and_pipelines_can_do_is_written(workplace, capsys):
+    assert launch(capsys, "slurm", *PIPELINE)[0] == 0
+    assert launch(capsys, "slurm", *PIPELINE, "--gradient_accumulation_steps", "1", "--pipeline_schedule", "gpipe",
+                  write="gpipe")[0] == 0  # fmt: skip
+    assert launch(capsys, "slurm", "--gpus", "0", "--num_processes", "4", "--strategy", "pp", write="cpus")[0] == 0
+    assert launch(capsys, "slurm", "--gpus", "0", "--nodes", "2", write="ddp")[0] == 0
+
+
+def test_a_classifiers_recipe_is_for_its_verb(workplace, capsys):
+    (workplace / "recipes/rows.jsonl").write_text('{"text": "a b", "label": "x"}\n{"text": "c", "label": "y"}\n')
+    code, _, err = launch(capsys, "slurm")
+    assert code == 2
+    assert "give --verb classify, or write format: text" in err
+    assert launch(capsys, "slurm", "--verb", "classify")[0] == 0
+    assert launch(capsys, "slurm", "--datasets.0.format", "text", write="text")[0] == 0
+
+
 @pytest.mark.parametrize("flag", OF_SOME)
 def test_a_flag_of_another_scheduler_is_refused(flag, workplace, capsys):
     for on in set(TARGETS) - set(OF_SOME[flag]):
@@ -141,6 +192,25 @@ def test_a_flag_of_another_scheduler_is_refused(flag, workplace, capsys):
         ("slurm", ("--strategy", "hsdp"), "strategy: hsdp needs several"),
         ("slurm", ("--partiton", "gpu"), "did you mean 'partition'?"),
         ("slurm", ("--learning_rat", "1"), "did you mean 'learning_rate'"),
+        ("slurm", ("--partition", "a\ntouch F\n#"), "--partition: 'a\\ntouch F\\n#' holds a line break"),
+        ("slurm", ("--account", ""), "--account: is empty"),
+        ("slurm", ("--output_dir", '"a\\nb"'), "output_dir: 'a\\nb' holds a line break"),
+        ("slurm", ("--output_dir", "~/runs"), "a directory called '~': write the path out"),
+        ("ray", ("--output_dir", "/nfs/$USER/a"), "a directory called '$USER': write the path out"),
+        ("slurm", ("--preemption_grace_seconds", "-1"), "preemption_grace_seconds: -1.0 is no length of time"),
+        ("slurm", ("--time_limit", "soon"), "time_limit"),
+        ("slurm", ("--watch.spike_sigmo", "8"), "spike_sigmo"),
+        ("slurm", (*PIPELINE, "--gradient_accumulation_steps", "3"), "as many micro-batches a step"),
+        ("slurm", (*PIPELINE, "--packing", "true"), "strategy: pp does not go with packing"),
+        ("slurm", (*PIPELINE, "--method", "qlora"), "strategy: pp trains method: full or lora"),
+        ("slurm", (*PIPELINE, "--verb", "classify"), "strategy: pp is for --verb sft only"),
+        ("slurm", ("--verb", "classify"), "has a text and a label"),
+        ("slurm", ("--max_label_share", "0.9"), "give --verb classify"),
+        *(
+            ("slurm", (*CPUS, "--strategy", strategy), "shards nothing over CPU ranks")
+            for strategy in ("zero1", "zero3_offload_all", "fsdp", "hsdp", "tp", "cp")
+        ),
+        ("k8s", (*NEEDED["k8s"], "--namespace", "My Team"), "--namespace: 'My Team' is none"),
         ("k8s", ("--pvc", "work"), "--image: name a container image"),
         ("k8s", ("--image", "me/x"), "--pvc: name a volume claim"),
         ("k8s", (*NEEDED["k8s"], "--node-selector", "gpu"), "write KEY=VALUE"),

@@ -181,3 +181,23 @@ def test_a_traced_step_agrees(tiny_model_dir, capsys):
     assert code == 0
     traced = found["trace"]["memory"]["active_bytes"]
     assert found["trace"]["formula_active_bytes"] == pytest.approx(traced, rel=0.15)
+
+
+def test_the_recipe_that_is_read_is_never_written_over(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("# mine\nmodel_name_or_path: nowhere\n")
+    code, _, err = plan(capsys, "--config", str(recipe), "--gpu", "h100", "--write", str(tmp_path), "--overwrite")
+    assert code == 2
+    assert "is the recipe itself, which would be lost" in err
+    assert recipe.read_text().startswith("# mine")
+    other = tmp_path / "other.yaml"
+    other.write_text("model_name_or_path: nowhere\n")
+    code, _, err = plan(capsys, "--config", str(other), "--gpu", "h100", "--write", str(tmp_path))
+    assert code == 2
+    assert "is there already: name another directory, or give --overwrite" in err
+
+
+def test_here_without_a_model_writes_nothing(tmp_path, capsys):
+    code, _, err = plan(capsys, "--here", "--html", str(tmp_path / "plan.html"))
+    assert code == 2
+    assert "writes no plan" in err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hf_recipes.clusters.job import check_name, job_name, node_command, place_flags, time_seconds
 from hf_recipes.clusters.places import inside, shared
+from hf_recipes.clusters.texts import check_form, check_line, check_run_directory
 from hf_recipes.core.errors import UserError
 
 
@@ -95,3 +96,56 @@ def test_ray_needs_a_path_that_all_nodes_mean_the_same_by():
     assert shared("/nfs/a") == "/nfs/a"
     with pytest.raises(UserError, match="absolute path"):
         shared("runs/a")
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("~/runs", "~"),
+        ("~me/a", "~me"),
+        ("$SCRATCH/runs", "$SCRATCH"),
+        ("/data/${USER}/a", "${USER}"),
+        ("$(pwd)", "$(pwd)"),
+    ],
+)
+def test_what_a_shell_would_put_in_is_to_be_written_out(path, part):
+    with pytest.raises(UserError, match="write the path out") as refusal:
+        check_run_directory(path)
+    assert f"a directory called '{part}'" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["runs/a", "/data/a~b", "/data/~me/a", "/data/us$/a", "runs/it's mine", "/d\u00e4ten/a"]
+)
+def test_other_paths_are_taken_as_they_are(path):
+    check_run_directory(path)
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", "\0", "\x85", "\u2028", "\udc80"])
+def test_a_control_character_is_refused_and_shown(character):
+    with pytest.raises(UserError, match=r"--qos: .*control character") as refusal:
+        check_line("--qos", f"a{character}b")
+    assert str(refusal.value).isascii()
+    assert str(refusal.value).isprintable()
+
+
+# Kubernetes: names of RFC 1123, labels ("/" after a prefix), quantities (Ki but k); buckets as S3 names them.
+FORMS = {
+    "namespace": (["ml", "team-1"], ["ML", "a.b", "-a", "a_b", "a" * 64]),
+    "pvc": (["work", "a.b-1"], ["Work", "a..b", "a b", "a" * 64, "a." * 126 + "ab"]),
+    "image": (["me/x:1", "host.org:5000/me/x@sha256:0af"], ["me/x :1", "x;y"]),
+    "memory": (["64Gi", "1.5G", "900", "12e9", "8k"], ["64GB", "64K", "64 Gi", "0", "lots", "-1Gi"]),
+    "node-selector": (["a=b", "k8s.io/gpu=H100,zone=", "a=b_c"], ["gpu", "=b", "a=b c", "a=b,,c=d", "a=b=c"]),
+    "bucket": (["s3://mine/runs", "gs://a", "my-runs"], ["s3://", "My_Bucket", "a", "a b", "-ab", "s3:/mine"]),
+    "partition": (["anything at all"], ["", "  "]),
+}
+
+
+@pytest.mark.parametrize("flag", FORMS)
+def test_a_flag_has_the_form_that_its_scheduler_takes(flag):
+    good, bad = FORMS[flag]
+    for text in good:
+        check_form(flag, text)
+    for text in bad:
+        with pytest.raises(UserError, match=f"^--{flag}: "):
+            check_form(flag, text)

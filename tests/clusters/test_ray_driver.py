@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from cluster_jobs import a_job
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from hf_recipes.clusters.ray import RayOptions, ray_script, submit_lines
 
@@ -48,6 +50,17 @@ def test_one_worker_a_node_starts_the_nodes_ranks():
     assert written["use_gpu"] == "True"
     assert written["max_failures"] == "-1"
     assert written["storage_path"] == "os.path.abspath('/nfs/runs/ray')"
+
+
+@given(st.text(min_size=1))
+@example('a"); print("{x}\n')
+def test_a_path_stays_a_path_whatever_it_holds(name):
+    path = f"/nfs/{name}/run"
+    script = ray_script(a_job(output_dir=path), RayOptions())
+    assert constants(script)["OUTPUT"] == path
+    (storage,) = (node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)
+                  and ast.unparse(node.func) == "os.path.abspath")  # fmt: skip
+    assert ast.literal_eval(storage.args[0]) == str(PurePosixPath(path).parent / "ray")
 
 
 def test_on_cpus_no_device_is_asked_for():

@@ -9,6 +9,7 @@ import pytest
 from cluster_jobs import a_job
 
 from hf_recipes.clusters.slurm import SlurmOptions, slurm_script, submit_lines
+from hf_recipes.core.errors import UserError
 
 
 def directives(script):
@@ -39,6 +40,29 @@ def test_what_slurm_is_asked_for():
         "chdir": "/home/me",
         "export": "ALL",
     }
+
+
+def test_a_value_stays_one_value():
+    job = a_job(accelerator="h100 --nodelist=n1", output_dir="/data/100%j/a run")
+    asked = directives(a_script(job, SlurmOptions(account="a b", qos="it's")))
+    assert asked["gpus-per-node"] == "'h100 --nodelist=n1:8'"
+    assert asked["account"] == "'a b'"
+    assert asked["output"] == "/data/100%%j/orders-%j.log"  # sbatch(1), filename pattern: %% is the character
+
+
+@pytest.mark.parametrize(
+    ("more", "option", "folder", "what"),
+    [
+        ({}, "a\ntouch F\n#", "jobs/a", "--partition"),
+        ({"accelerator": "h100:1\n#SBATCH --uid=0"}, None, "jobs/a", "--gpu"),
+        ({"output_dir": "runs\ntouch F\n/a"}, None, "jobs/a", "output_dir"),
+        ({}, None, "jobs/a\u2028b", "--write"),
+    ],
+)
+def test_a_line_break_adds_no_line(more, option, folder, what):
+    with pytest.raises(UserError, match=f"{what}: .*line break") as refusal:
+        a_script(a_job(**more), SlurmOptions(partition=option), folder)
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_longer_save_is_signalled_earlier():

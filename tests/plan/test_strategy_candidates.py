@@ -52,9 +52,25 @@ def test_an_eight_bit_base_is_not_sharded_nor_are_bitsandbytes_optimizers():
     assert "fsdp" in names(replace(FULL, optimizer="adamw_torch_8bit"), node(H100, 8))
 
 
+def test_the_recipes_own_degrees_are_kept():
+    (layout,) = launched_layouts(FULL, node(H100, 8), Wishes("tp", Sizes(tensor=2)))
+    assert layout == Layout(8, 1, "fsdp", tensor=2)
+    (layout,) = launched_layouts(FULL, node(H100, 8), Wishes("pp", Sizes(pipeline=4)))
+    assert (layout.pipeline, layout.data_parallel) == (4, 2)
+    for wishes in (Wishes("tp", Sizes(tensor=3)), Wishes("fsdp", Sizes(tensor=2)), Wishes(sizes=Sizes(tensor=2))):
+        with pytest.raises(UserError, match="tensor_parallel_size"):
+            launched_layouts(FULL, node(H100, 8), wishes)
+
+
+def test_a_pipeline_gets_as_many_micro_batches_as_stages():
+    found = ways(FULL, layout_of("pp", 4, sizes=Sizes(pipeline=4)), 16, ALL_OPEN)
+    assert {(one.settings.micro_batch, one.settings.accumulation) for one in found} == {(1, 16), (2, 8), (4, 4)}
+
+
 @pytest.mark.parametrize(
     ("strategy", "change", "told"),
     [
+        ("pp", {"method": "qlora", "quantization": "nf4"}, "strategy: pp trains method: full or lora"),
         ("fsdp", {"quantization": "int8"}, "strategy: fsdp cannot shard a base in 8 bits: write another one, or auto"),
         ("fsdp", {"optimizer": "adamw_8bit"}, "optim: adamw_8bit does not take"),
         ("zero2_offload", {"optimizer": "sgd"}, "which optim: sgd is not"),

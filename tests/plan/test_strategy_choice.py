@@ -152,6 +152,18 @@ def test_where_no_single_change_is_enough_two_are_tried():
     assert all(change.considered.fits for change in choice.changes)
 
 
+def test_a_base_that_cannot_be_shared_while_packed_is_advised_to_be_shared_unpacked():
+    def packed_is_whole(geometry, job, layout):
+        whole = replace(layout, sharding="ddp", offload_weights=False)
+        return plain_estimate(geometry, job, whole if job.quantization else layout)
+
+    # 70B in NF4 on each of 8 cards of 24 GB is 36 GB; 141e9 bytes in 16 bits over 8 are 17.6e9.
+    machines = node(RTX_4090, 8)
+    none = choose(with_lora(SEVENTY_B), qlora_settings(FULL), machines, estimate=packed_is_whole)
+    assert none.taken is None
+    assert "method: lora" in [change.words for change in none.changes]
+
+
 def test_rows_and_matrices_are_cut_only_where_nothing_else_fits():
     # 70B in full on 8 × 80 GB without offload: 16 bytes a parameter over 8 are 141e9 a rank; no degree changes that.
     none = choose(SEVENTY_B, FULL, node(H100, 8), wishes=Wishes(offload=False))

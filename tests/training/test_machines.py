@@ -114,6 +114,28 @@ def test_machines_without_one_run_directory_are_refused(recipe, capsys):
     assert "give --output_dir, the same on all of them" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (["--strategy", "zero2"], "accelerate shards nothing over CPU ranks: write strategy: ddp, or pp, on a CPU"),
+        (["--strategy", "pp"], "1f1b needs at least as many micro-batches a step as there are stages, 2"),
+        (["--strategy", "pp", "--method", "qlora"], "strategy: pp trains method: full or lora"),
+        (["--strategy", "ddp", "--tensor_parallel_size", "2"], "tensor_parallel_size is for strategy: tp or pp"),
+    ],
+)
+def test_strategies_that_cannot_be_are_refused_before_ranks_start(
+    keys, sentence, recipe, tmp_path, capsys, monkeypatch
+):
+    from hf_recipes.cli.main import main
+
+    monkeypatch.setattr("hf_recipes.training.launch.has_accelerator", lambda: False)
+    run = tmp_path / "run"
+    given = ["--num_processes", "2", "--gradient_accumulation_steps", "1", "--output_dir", str(run), *keys]
+    assert main(["sft", "--config", str(recipe), *given]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (run / "run.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.trials
 def test_two_machines_train_and_end_alike(recipe, tmp_path):

@@ -65,8 +65,10 @@ def test_sizes_are_read_from_a_recipe_and_from_its_keys(tmp_path):
 def test_processes_of_a_config_file(tmp_path):
     (tmp_path / "a.yaml").write_text("num_processes: 3\n")
     assert configured_processes(str(tmp_path / "a.yaml")) == 3
-    (tmp_path / "b.yaml").write_text("[not, a, mapping]")
-    assert configured_processes(str(tmp_path / "b.yaml")) is None
+    for content, sentence in (("[not, a, mapping]", "holds no keys"), ("a: [", "is no YAML")):
+        (tmp_path / "b.yaml").write_text(content)
+        with pytest.raises(UserError, match=sentence):
+            configured_processes(str(tmp_path / "b.yaml"))
     assert configured_processes(str(tmp_path / "none.yaml")) is None
 
 

@@ -1,0 +1,79 @@
+"""What a job would be refused for on its first start, asked before its files are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_recipes.core.errors import UserError
+
+if TYPE_CHECKING:
+    from hf_recipes.data.reading.sources import SourceSpec
+    from hf_recipes.plan.layout import Layout
+    from hf_recipes.recipe.resolve import Recipe
+
+
+def check_recipe(recipe: Recipe, verb: str) -> None:
+    """Raise `UserError` where the verb would not take the recipe, as far as this machine can tell."""
+    from hf_recipes.callbacks.config import WatchConfig
+    from hf_recipes.training.pipelined_keys import check_pipeline_keys
+    from hf_recipes.training.preemption_keys import check_preemption_keys
+
+    WatchConfig.from_dict(recipe.get("watch"))
+    check_preemption_keys(recipe)
+    if recipe.get("strategy") == "pp":
+        if verb != "sft":
+            raise UserError(f"strategy: pp is for --verb sft only, and this is {verb}: take another strategy.")
+        check_pipeline_keys(recipe)
+    _check_verb(recipe, verb)
+
+
+def check_layout(recipe: Recipe, layout: Layout, devices: int) -> None:
+    """Raise `UserError` where the strategy cannot run on the job's machines.
+
+    Args:
+        recipe: with its micro-batches.
+        layout: of its strategy on all ranks.
+        devices: accelerators of a machine; 0 trains on CPUs.
+    """
+    from hf_recipes.pipeline.cut import check_micro_batches
+    from hf_recipes.training.parallel_defaults import check_device
+
+    check_device(layout, "accelerator" if devices else "cpu")
+    if layout.pipeline > 1:
+        steps = int(recipe.get("gradient_accumulation_steps", 1))
+        check_micro_batches(str(recipe.get("pipeline_schedule", "1f1b")), steps, layout.pipeline)
+
+
+def _check_verb(recipe: Recipe, verb: str) -> None:
+    """By its key and the rows that are here: Hub datasets, and files that only the nodes have, are left to the run."""
+    from hf_recipes.data.classification import check_classification_sources
+    from hf_recipes.data.reading.sources import as_specs
+
+    specs = as_specs(recipe.values["datasets"])
+    here = [replace(spec, role="domain") for spec in specs if Path(spec.path).exists()]
+    if verb == "classify" and here:
+        check_classification_sources(here, recipe.get("bad_rows", "drop"))
+    if verb == "sft" and ("max_label_share" in recipe.given or (len(here) == len(specs) and _all_labelled(here))):
+        raise UserError(
+            "--verb: the recipe is of a classifier (max_label_share, or rows of text and label): give --verb classify, "
+            "or write format: text into its datasets and leave that key out."
+        )
+
+
+def _all_labelled(specs: list[SourceSpec]) -> bool:
+    """Whether the first rows of all are texts with a label, and the recipe does not say what they are."""
+    from hf_recipes.data.check import open_source
+    from hf_recipes.data.classification import check_classification_sources
+    from hf_recipes.data.ledger import Ledger
+
+    if any(spec.format != "auto" for spec in specs):
+        return False
+    try:
+        if any(open_source(spec, Ledger(spec.label))[0] != "text" for spec in specs):
+            return False
+        check_classification_sources(specs)
+    except UserError:
+        return False
+    return True
