@@ -11,13 +11,22 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hf_recipes.core.errors import CheckFailed, UserError
-from hf_recipes.doctor.network.options import add_measuring, add_strategy, chosen, measuring, options_for_ranks
+from hf_recipes.core.errors import CheckFailed, UserError, nearest
+from hf_recipes.doctor.network.options import (
+    add_measuring,
+    add_strategy,
+    chosen,
+    measuring,
+    options_for_ranks,
+    refuse_figures,
+    refuse_unweighed,
+)
 
 if TYPE_CHECKING:
-    from hf_recipes.doctor.network.options import Chosen
+    from hf_recipes.doctor.network.measured import Measured
+    from hf_recipes.recipe.resolve import Recipe
     from hf_recipes.training.machines import Machine
 
 HELP = """Measure the network between the ranks of a job, and say whether a strategy can live with it.
@@ -37,13 +46,18 @@ FLAGS = (
     "measured", "largest", "patience", "output", "json", "strategy", "parameters", "trained_parameters",
     "step_seconds", "passes", "layers", "hidden_size", "tokens",
 )  # fmt: skip
+# What a measurement takes, which has no use where none is made.
+_OF_MEASURING = (
+    "network", "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "largest",
+    "patience", "output",
+)  # fmt: skip
 _MODULE = "hf_recipes.doctor.network"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is measured, where, and what it is held against."""
     parser.add_argument("--network", action="store_true", help="measure the network between ranks")
-    parser.add_argument("--num_processes", default="2", metavar="N", help="ranks on this machine (default 2)")
+    parser.add_argument("--num_processes", metavar="N", help="ranks on this machine (default 2)")
     parser.add_argument("--num_machines", metavar="N", help="machines (default 1)")
     parser.add_argument("--machine_rank", metavar="R", help="number of this machine, from 0")
     parser.add_argument("--main_process_ip", metavar="HOST", help="the first machine, as seen from all")
@@ -59,47 +73,96 @@ def run(options: argparse.Namespace) -> int:
     from hf_recipes.cli.flags import refuse_misspelt_flags
     from hf_recipes.core.files import write_json
     from hf_recipes.doctor.network.outcome import conclude, show
+    from hf_recipes.doctor.network.report import as_values
 
     refuse_misspelt_flags("doctor", FLAGS, options.recipe_keys)
+    _refuse_unused(options)
+    measuring(options)
+    recipe = _recipe(options) if options.config else None
+    choice = chosen(options) if recipe is None else None
+    measured = _read(options.measured) if options.measured else _measure(options)
+    if measured is None:
+        return 0  # the first machine tells
+    if options.output:
+        write_json(Path(options.output), as_values(measured))
+    if recipe is not None:
+        from hf_recipes.cli.network_choice import network_choice
+
+        with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the answer alone
+            choice = network_choice(recipe, len(measured.hosts), len(set(measured.hosts)))
+    return show(conclude(measured, choice), as_json=options.json)
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """Nothing that was given goes without use."""
+    if options.recipe_keys and not options.config:
+        _refuse_unknown(options.recipe_keys[0])
     if not options.network and not options.measured:
         raise UserError("Nothing to look at: write --network (`hf-recipes doctor --help`).")
-    if options.recipe_keys and not options.config:
-        raise UserError(f"{options.recipe_keys[0]} is a recipe's key: give the recipe too (--config RECIPE).")
-    measuring(options)
-    choice = None if options.config else chosen(options)
-    values = _read(options.measured) if options.measured else _measure(options)
-    if values is None:
-        return 0  # the first machine tells
-    if options.output and not options.measured:
-        write_json(Path(options.output), values)
+    if options.measured:
+        for name in _OF_MEASURING:
+            if getattr(options, name) not in (None, False):
+                raise UserError(
+                    f"--{name} is for a measurement, and --measured reads an earlier one: leave one of the two out."
+                )
     if options.config:
-        with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the answer alone
-            choice = _of_recipe(options, len(values["hosts"]), len(set(values["hosts"])))
-    return show(conclude(values, choice, options.measured or "the measurement"), as_json=options.json)
+        refuse_figures(options, "is what the recipe of --config says: leave it out, or the recipe.")
+    elif options.recipe_keys:
+        raise UserError(f"{options.recipe_keys[0]} is a recipe's key: give the recipe too (--config RECIPE).")
 
 
-def _read(name: str) -> dict[str, Any]:
+def _refuse_unknown(argument: str) -> None:
+    from hf_recipes.recipe.key_table import load_key_table
+
+    keys, name = load_key_table(), argument.removeprefix("--").partition("=")[0].partition(".")[0]
+    if not argument.startswith("--") or name not in keys:
+        raise UserError(
+            f"'{argument}' is neither an option of `hf-recipes doctor` nor a recipe's key"
+            f"{nearest(name, [*FLAGS, *keys])}: see `hf-recipes doctor --help`."
+        )
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    from hf_recipes.recipe.resolve import load_recipe
+
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    keys = list(options.recipe_keys)
+    if options.strategy is not None:
+        keys += ["--strategy", options.strategy]
+    recipe = load_recipe(options.config, keys)
+    if (strategy := str(recipe.get("strategy", "auto"))) != "auto":
+        refuse_unweighed(strategy)
+    return recipe
+
+
+def _read(name: str) -> Measured:
     from hf_recipes.core.files import read_json
+    from hf_recipes.doctor.network.measured import read_measured
 
     try:
         values = read_json(Path(name))
-        return {**values, "hosts": list(values["hosts"])}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"--measured: '{name}' is no file of --output: measure again.") from error
+    return read_measured(values, name)
 
 
-def _measure(options: argparse.Namespace) -> dict[str, Any] | None:
+def _measure(options: argparse.Namespace) -> Measured | None:
     """Start this machine's ranks; what they measured, None on all machines but the first.
 
     Raises:
         UserError: the numbers do not fit, or the ranks refused them.
         CheckFailed: the ranks failed.
     """
+    from hf_recipes.doctor.network.measured import read_measured
+    from hf_recipes.doctor.network.roll_call import find_first
     from hf_recipes.training.machines import place_of
 
-    local, machine = _count(options, "num_processes"), place_of(vars(options), None)
+    local, machine = _count(options.num_processes or "2", "num_processes"), place_of(vars(options), None)
     if local * machine.count < 2:
         raise UserError("--num_processes: one process has no network: give 2 or more.")
+    if machine.main_ip:
+        patience = measuring(options).patience_seconds
+        find_first(machine.main_ip, is_first=machine.rank == 0, patience_seconds=patience)
     with tempfile.TemporaryDirectory(prefix="hf_recipes_doctor_") as folder:
         file = Path(folder) / "network.json"
         codes = _run_ranks(machine, local, [*options_for_ranks(options), "--output", str(file)])
@@ -109,7 +172,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any] | None:
             raise CheckFailed(
                 f"a rank failed with exit code {next(code for code in codes if code)}; its words are above."
             )
-        return json.loads(file.read_text(encoding="utf-8")) if machine.rank == 0 else None
+        if machine.rank:
+            return None
+        return read_measured(json.loads(file.read_text(encoding="utf-8")), "the measurement")
 
 
 def _run_ranks(machine: Machine, local: int, arguments: list[str]) -> list[int]:
@@ -146,19 +211,7 @@ def _free_port() -> int:
         return int(place.getsockname()[1])
 
 
-def _count(options: argparse.Namespace, name: str) -> int:
-    text = getattr(options, name)
+def _count(text: str, name: str) -> int:
     if not text.isdecimal() or len(text) > 5 or int(text) < 1:
         raise UserError(f"--{name}: '{text[:20]}' is no whole number from 1 to 99999.")
     return int(text)
-
-
-def _of_recipe(options: argparse.Namespace, ranks: int, machines: int) -> Chosen:
-    from hf_recipes.cli.network_choice import network_choice
-    from hf_recipes.recipe.resolve import load_recipe
-
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    keys = list(options.recipe_keys)
-    if options.strategy is not None:
-        keys += ["--strategy", options.strategy]
-    return network_choice(load_recipe(options.config, keys), ranks, machines)

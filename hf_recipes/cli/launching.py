@@ -64,7 +64,6 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         return 0
     from hf_recipes.callbacks.config import WatchConfig
     from hf_recipes.core.errors import UserError
-    from hf_recipes.plan.strategy.names import check_sizes
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
     from hf_recipes.training.machines import place_of
@@ -79,15 +78,16 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     WatchConfig.from_dict(recipe.get("watch"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     machine = place_of(vars(options), options.config_file)
-    output = _free_output(recipe, machine)
     ranks = _ranks(options, recipe, machine)
     check_preemption_keys(recipe)
+    if options.config_file is None:
+        _check_strategy(recipe, ranks * machine.count, machine.count)
+    output = _free_output(recipe, machine)  # the last, since it makes the directory
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks * machine.count)]
     config_file = options.config_file
     if config_file is None:
-        check_sizes(recipe.get("strategy", "auto"), sizes := recipe_sizes(recipe.values))
-        _check_strategy(recipe, ranks * machine.count, machine.count)
+        sizes = recipe_sizes(recipe.values)
         chosen = _choose(module, recipe, ranks, machine)
         fixed += chosen.arguments
         config_file = strategy_file(chosen.strategy, ranks * machine.count, output, sizes, machine.count)
@@ -125,12 +125,13 @@ def _free_output(recipe: Recipe, machine: Machine) -> Path:
 def _check_strategy(recipe: Recipe, ranks: int, nodes: int) -> None:
     """What only the ranks would refuse, after their imports and in a run directory."""
     from hf_recipes.cli.launch_checks import check_layout
-    from hf_recipes.plan.strategy.names import layout_of
+    from hf_recipes.plan.strategy.names import check_sizes, layout_of
     from hf_recipes.training.launch import has_accelerator
     from hf_recipes.training.pipelined_keys import check_pipeline_keys
     from hf_recipes.training.strategy_file import recipe_sizes
 
     strategy = recipe.get("strategy", "auto")
+    check_sizes(strategy, recipe_sizes(recipe.values))
     if strategy == "auto":
         return
     if strategy == "pp":

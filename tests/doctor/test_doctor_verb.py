@@ -9,9 +9,11 @@ import pytest
 from hf_recipes.cli.main import main
 from hf_recipes.doctor.network.curve import COLLECTIVES
 from hf_recipes.doctor.network.links import Link
-from hf_recipes.doctor.network.measure import Measured
+from hf_recipes.doctor.network.measured import Measured
 from hf_recipes.doctor.network.report import as_values
 from hf_recipes.doctor.network.traffic import WEIGHED
+
+WEIGHABLE = ("--strategy", "ddp", "--parameters", "1e9", "--step_seconds", "1")
 
 
 def timing(collective, size, seconds):
@@ -94,11 +96,28 @@ def test_a_recipe_is_weighed_by_its_plan(measured, tiny_model_dir, tmp_path, cap
         (["--network", "--num_processes", "2", "--num_machines", "2"], "give the number of this one"),
         (["--network", "--num_machines", "2", "--machine_rank", "0"], "give --main_process_ip"),
         (["--network", "--num_processes", "two"], "'two' is no whole number"),
-        (["--network", "--largest", "1TB"], "'1TB' is no size from 1KiB to 16GiB"),
+        (["--network", "--largest", "1TB"], "'1TB' is no size from 4KiB to 16GiB"),
         (["--network", "--strategy", "ddp", "--parameters", "7e9"], "needs --step_seconds too"),
-        (["--network", "--strategy", "ddp", "--parameters", "-1", "--step_seconds", "1"], "'-1' is no number above 0"),
+        (["--network", "--strategy", "ddp", "--parameters", "-1", "--step_seconds", "1"], "'-1' is no whole number"),
         (["--network", "--learning_rate", "1"], "is a recipe's key: give the recipe too"),
         (["--measured", "nowhere.json"], "nowhere.json"),
+        (["--network", "--patience", "1e300"], "--patience: '1e300' is no number from 0.001 to 86400"),
+        (["--network", "--largest", "1KiB"], "'1KiB' is no size"),
+        (["--network", "--parameters", "7e9"], "--parameters is a figure of a strategy: give that too"),
+        (["--network", "--config", "my.yaml", "--passes", "4"], "--passes is what the recipe of --config says"),
+        (["--network", "--lerning", "3"], "'--lerning' is neither an option of `hf-recipes doctor` nor a recipe's key"),
+        (["--lerning=3"], "'--lerning=3' is neither an option"),
+        (["network"], "'network' is neither an option"),
+        (["--network", "--strategy", "pp"], "'pp' is not weighed against a network"),
+        (["--network", *WEIGHABLE, "--strategy", "tp"], "--hidden_size"),
+        (["--network", *WEIGHABLE, "--passes", "0.5"], "--passes: '0.5' is no whole number from 1 to"),
+        (["--network", *WEIGHABLE, "--passes", "1e300"], "--passes: '1e300' is no whole number"),
+        (["--network", *WEIGHABLE, "--passes", "nan"], "--passes: 'nan' is no whole number"),
+        (["--network", *WEIGHABLE, "--layers", "0.5"], "--layers: '0.5' is no whole number"),
+        (["--network", *WEIGHABLE, "--hidden_size", "-8"], "--hidden_size: '-8' is no whole number"),
+        (["--network", *WEIGHABLE, "--tokens", "inf"], "--tokens: 'inf' is no whole number"),
+        (["--network", *WEIGHABLE, "--trained_parameters", "2e12"], "2e12 is more than --parameters 1e9"),
+        (["--network", *WEIGHABLE, "--step_seconds", "1e300"], "--step_seconds: '1e300' is no number from"),
     ],
 )
 def test_wrong_use_is_one_sentence(argv, sentence, capsys, tmp_path, monkeypatch):
@@ -121,3 +140,37 @@ def test_an_unknown_strategy_is_said(measured, capsys):
     assert main(["doctor", "--measured", measured, *given]) == 2
     assert "'zero4' is not weighed against a network (did you mean 'zero" in capsys.readouterr().err
     assert "zero3" in WEIGHED
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--network"], ["--output", "again.json"], ["--num_processes", "2"], ["--largest", "1MiB"], ["--patience", "9"]],
+)
+def test_what_a_measurement_takes_is_refused_where_none_is_made(given, measured, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--measured", measured, *given]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"hf-recipes: {given[0]} is for a measurement, and --measured reads an earlier one: leave one of the two out.\n"
+    )
+    assert not (tmp_path / "again.json").exists()
+
+
+@pytest.mark.parametrize("strategy", ["pp", "cp", "hsdp"])
+def test_a_recipe_of_a_strategy_that_is_not_weighed_is_refused_before_its_model_is_read(
+    strategy, measured, tmp_path, capsys
+):
+    recipe = tmp_path / "my.yaml"
+    recipe.write_text(
+        f"model_name_or_path: {tmp_path}/nothing\ndatasets:\n- path: {tmp_path}/nothing.jsonl\nstrategy: {strategy}\n"
+    )
+    assert main(["doctor", "--measured", measured, "--config", str(recipe)]) == 2
+    assert f"'{strategy}' is not weighed against a network" in capsys.readouterr().err
+
+
+def test_a_first_machine_without_an_address_is_refused_before_ranks_start(capfd):
+    given = ["--num_machines", "2", "--machine_rank", "0", "--main_process_ip", "no.such.host.invalid"]
+    assert main(["doctor", "--network", *given]) == 2
+    told = capfd.readouterr().err
+    assert "--main_process_ip: 'no.such.host.invalid' has no address" in told
+    assert told.count("\n") == 1

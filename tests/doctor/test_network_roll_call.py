@@ -9,7 +9,7 @@ import pytest
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.doctor.network import roll_call as module
-from hf_recipes.doctor.network.roll_call import Place, absent_sentence, machine_roll_call, roll_call
+from hf_recipes.doctor.network.roll_call import Place, absent_sentence, find_first, machine_roll_call, roll_call
 
 
 def free_port():
@@ -90,3 +90,24 @@ def test_a_place_is_what_the_launcher_says():
     assert Place.of(given) == Place(3, 4, 2, "node0", 29500)
     assert Place.of({**given, "MASTER_PORT": "none"}) is None
     assert Place.of({}) is None
+
+
+@pytest.mark.parametrize("name", ["no.such.host.invalid", "two..dots", "x" * 70, "a b", "\0"])
+def test_a_first_machine_that_has_no_address_is_refused_before_torch_asks_for_it(name, capfd):
+    """RFC 2606 keeps .invalid free; a label is of 1 to 63 letters (RFC 1035), which Python's codec refuses itself."""
+    for call_the_roll in (roll_call, machine_roll_call):
+        with pytest.raises(UserError, match="has no address on"):
+            call_the_roll(Place(0, 4, 2, name, 29500), 30)
+    assert "c10d" not in capfd.readouterr().err
+
+
+def test_other_machines_ask_for_as_long_as_they_wait(monkeypatch):
+    """A cluster's name service may learn of the first machine after the others have started."""
+    known = iter([False, False, True])
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_has_address", lambda name: next(known))
+    find_first("node0", is_first=False, patience_seconds=30)
+    assert list(known) == []
+    with pytest.raises(UserError, match=r"has no address on .* for 0 s"):
+        monkeypatch.setattr(module, "_has_address", lambda name: False)
+        find_first("node0", is_first=False, patience_seconds=0.05)

@@ -13,6 +13,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console
 from hf_recipes.doctor.network.curve import sizes
+from hf_recipes.doctor.network.measured import Measured
 from hf_recipes.doctor.network.options import Measuring, add_measuring, add_strategy, chosen, measuring
 from hf_recipes.doctor.network.outcome import conclude, show
 from hf_recipes.doctor.network.report import as_values
@@ -45,16 +46,15 @@ def _run(options: argparse.Namespace, place: Place | None) -> int:
             "launcher)."
         )
     roll_call(place, how.patience_seconds)
-    values = _measure(how)
+    measured = _measure(how)
     if place.rank:
         return 0
     if options.output:
-        write_json(Path(options.output), values)
-    concluded = conclude(values, choice)
-    return show(concluded, as_json=options.json)
+        write_json(Path(options.output), as_values(measured))
+    return show(conclude(measured, choice), as_json=options.json)
 
 
-def _measure(how: Measuring) -> dict[str, object]:
+def _measure(how: Measuring) -> Measured:
     import torch
     import torch.distributed as dist
 
@@ -65,7 +65,7 @@ def _measure(how: Measuring) -> dict[str, object]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if on_gpus else "gloo", timeout=_TIMEOUT)
     try:
-        return as_values(measure_network(sizes(largest=how.largest_bytes)))
+        return measure_network(sizes(largest=how.largest_bytes))
     finally:
         dist.destroy_process_group()
 

@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from hf_recipes.core.ranks import barrier, gather
 from hf_recipes.doctor.network.curve import COLLECTIVES, Collective, Timing
 from hf_recipes.doctor.network.links import Link, pairs_to_measure, slow_links
+from hf_recipes.doctor.network.measured import Measured
 
 _SECONDS = 0.1  # for each batch of a collective at one size, and for each direction of a link
 _BATCHES = 3  # of which the best counts: what disturbs a machine only ever makes it slower
@@ -24,23 +24,6 @@ _LOOKS = 3  # at a link before it is called slow
 _LINK_BYTES = 4 << 20
 _PINGS = 20
 _VALUE_BYTES = 4
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured.
-
-    Attributes:
-        backend: ``nccl`` or ``gloo``.
-        hosts: the machine of each rank.
-        timings: of the collectives over all ranks.
-        links: of pairs of ranks, both directions.
-    """
-
-    backend: str
-    hosts: tuple[str, ...]
-    timings: tuple[Timing, ...]
-    links: tuple[Link, ...]
 
 
 def measure_network(message_sizes: Sequence[int]) -> Measured:
@@ -74,11 +57,11 @@ def _even(message_sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def _sweep(collective: Collective, message_sizes: Sequence[int], device: torch.device) -> Iterator[Timing]:
-    """One collective by rising size, until an operation takes long."""
-    for size in message_sizes:
+    """One collective by rising size, two sizes at least, until an operation takes long."""
+    for number, size in enumerate(message_sizes):
         timing = _time(collective, size, device)
         yield timing
-        if timing.seconds > _LONG_SECONDS:
+        if number and timing.seconds > _LONG_SECONDS:
             return
 
 

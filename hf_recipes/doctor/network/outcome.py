@@ -6,22 +6,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hf_recipes.doctor.network.curve import curves
+from hf_recipes.doctor.network.measured import Measured
 from hf_recipes.doctor.network.options import Chosen
-from hf_recipes.doctor.network.report import as_text, read_values
+from hf_recipes.doctor.network.report import as_text, as_values
 from hf_recipes.doctor.network.verdict import Verdict, sentence_of, weigh, weigh_others
 
 
-def conclude(values: Mapping[str, Any], choice: Chosen | None, where: str = "the measurement") -> dict[str, Any]:
-    """Add the verdict on a strategy, where one was chosen: ``verdict`` with its figures and its sentence.
+def conclude(measured: Measured, choice: Chosen | None) -> dict[str, Any]:
+    """What was measured as plain values, and the verdict on a strategy where one was chosen: ``verdict`` with its
+    figures and its sentence.
 
     Raises:
-        UserError: see `read_values` and `weigh`.
+        UserError: see `weigh`.
     """
-    measured, _ = read_values(values, where)
+    values = as_values(measured)
     if choice is None:
-        return dict(values)
-    verdict = weigh(choice.strategy, choice.figures, measured, choice.compute_seconds)
-    others = weigh_others(choice.strategy, choice.figures, measured, choice.compute_seconds)
+        return values
+    known = curves(measured.timings)
+    verdict = weigh(choice.strategy, choice.figures, known, choice.compute_seconds)
+    others = weigh_others(choice.strategy, choice.figures, known, choice.compute_seconds)
     return {**values, "verdict": _verdict_values(verdict, others)}
 
 

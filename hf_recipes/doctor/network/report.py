@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hf_recipes.core.errors import UserError
 from hf_recipes.core.tables import render_table
-from hf_recipes.doctor.network.curve import Collective, Curve, Timing, curves
 from hf_recipes.doctor.network.links import Link, slow_sentences
-
-if TYPE_CHECKING:
-    from hf_recipes.doctor.network.measure import Measured
+from hf_recipes.doctor.network.measured import Measured
 
 
 def as_values(measured: Measured) -> dict[str, Any]:
-    """Plain values; `read_values` takes them back. Bytes, seconds, bytes a second."""
+    """Plain values; `read_measured` takes them back. Bytes, seconds, bytes a second."""
     return {
         "backend": measured.backend,
         "hosts": list(measured.hosts),
@@ -31,31 +27,6 @@ def as_values(measured: Measured) -> dict[str, Any]:
         "links": [asdict(link) for link in measured.links],
         "slow": slow_sentences(measured.links),
     }
-
-
-def read_values(values: Mapping[str, Any], where: str) -> tuple[dict[Collective, Curve], list[Link]]:
-    """Curves and links of what `as_values` made.
-
-    Args:
-        values: of a file.
-        where: its name, for the error.
-
-    Raises:
-        UserError: they are not what `as_values` makes.
-    """
-    try:
-        timings = [
-            Timing(row["collective"], int(row["size_bytes"]), float(row["seconds"]), int(row["ranks"]))
-            for row in values["collectives"]
-        ]
-        links = [Link(**row) for row in values["links"]]
-        if not timings or any(timing.seconds <= 0 or timing.ranks < 2 for timing in timings):
-            raise ValueError("no timings")
-        return curves(timings), links
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"'{where}' is no measurement of `hf-recipes doctor --network --output FILE`: measure again."
-        ) from error
 
 
 def as_text(values: Mapping[str, Any]) -> str:

@@ -130,7 +130,41 @@ def unreachable_sentence(place: Place, waited_seconds: float) -> str:
     )
 
 
+def find_first(address: str, *, is_first: bool, patience_seconds: float) -> None:
+    """Resolve the first machine's name before torch does, which asks again and again and fills the screen with it.
+
+    Args:
+        address: the name, or an address.
+        is_first: whether this is the first machine, which must know itself; others may start before its name is known
+            (clusters whose name service learns of a machine as it starts), and ask for as long as they wait.
+        patience_seconds: how long they wait.
+
+    Raises:
+        Absent: the name has no address here.
+    """
+    began = time.monotonic()
+    while not _has_address(address):
+        waited = time.monotonic() - began
+        if is_first or waited >= patience_seconds:
+            for_long = "" if is_first else f" for {waited:.0f} s"
+            raise Absent(
+                f"--main_process_ip: '{address}' has no address on {socket.gethostname()}{for_long} (getent hosts "
+                f"{address}): give the first machine's name or address as all machines know it."
+            )
+        if waited < _LOOK_SECONDS:
+            logger.warning("'%s' has no address here; asking for %.0f s.", address, patience_seconds)
+        time.sleep(min(_LOOK_SECONDS, patience_seconds))
+
+
+def _has_address(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, ValueError):  # unknown; or no name at all, which has no form to be asked in
+        return False
+
+
 def _store(place: Place, patience_seconds: float) -> Any:
+    find_first(place.address, is_first=place.rank == 0, patience_seconds=patience_seconds)
     from torch.distributed import DistNetworkError, TCPStore
 
     serves = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

@@ -21,7 +21,7 @@ class Verdict:
 
     Attributes:
         strategy: its name in a recipe.
-        passed_bytes: what a rank passes on in a step (2Ψ, 2Ψ, 3Ψ of the ZeRO paper).
+        passed_bytes: what a rank passes on in a step (see `traffic`).
         messages: how many they are.
         communication_seconds: of a step, one message after the other.
         compute_seconds: of a step, without communication.
