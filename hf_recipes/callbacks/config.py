@@ -50,7 +50,8 @@ class WatchConfig:
     )
     memory: bool = _key(True, "Say when memory grows from step to step (a leak).")
     ranks: bool = _key(
-        True, "With several ranks: same seed, data, steps and weights on all; name the one that is late or gone."
+        True,
+        "With several ranks: same seed, data, steps and weights on all; name the one that is late, gone or silent.",
     )
     late_seconds: float = _key(
         60.0, "Seconds without a sign after which a rank that others wait for is named.", minimum=1.0

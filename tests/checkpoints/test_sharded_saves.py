@@ -49,6 +49,7 @@ def flip_a_bit(file):
 
 
 @pytest.mark.slow
+@pytest.mark.trials  # tests/strategies has a run that saves and resumes under FSDP2
 def test_fsdp_full_and_sharded(tmp_path):
     strategies = ["fsdp-full", "fsdp-sharded"]
     seen = run_two_ranks(HERE / "sharded_saves.py", tmp_path, *strategies)

@@ -104,9 +104,11 @@ def test_the_cpu_file_starts_two_cpu_ranks(tmp_path):
     """A MULTI_CPU file would start one."""
     script = tmp_path / "ranks.py"
     script.write_text(
+        "import sys\n"
         "from accelerate import PartialState\n"
         "state = PartialState(cpu=True)  # as the Trainer makes it where there is no device\n"
-        "print('RANKS', state.num_processes, state.distributed_type.name, state.device.type)\n"
+        "told = f'RANKS {state.num_processes} {state.distributed_type.name} {state.device.type}\\n'\n"
+        "sys.stdout.write(told)  # in one piece: the ranks share the pipe\n"
         "state.destroy_process_group()\n"
     )
     file = str(FILES["accelerate/ddp_cpu"])

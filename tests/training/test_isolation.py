@@ -345,6 +345,7 @@ def ranks(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.trials  # tests/training/test_run.py has two processes that train as one
 @pytest.mark.parametrize("way", ["padded", "grouped", "packed"])
 def test_d17_two_ranks_give_the_losses_of_one(way, ranks, padded_losses):
     for seen in ranks:

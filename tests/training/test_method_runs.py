@@ -57,6 +57,11 @@ METHODS: dict[str, list[str]] = {
 }
 # Near relations of others that the suite runs.
 RELATED = (
+    "lora",
+    "lora from PiSSA",
+    "lora from EVA",
+    "dora",
+    "qlora, 8-bit",
     "lora from PiSSA by iteration",
     "lora from OLoRA",
     "lora, LoRA+",

@@ -13,7 +13,7 @@ from resumed_runs import NO_DROPOUT, numbers, recorded_batches, resume, train, w
 
 from hf_recipes.core.events import read_events
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.trials]  # tests/strategies has one resume on two ranks in the suite
 HERE = Path(__file__).resolve().parent
 
 

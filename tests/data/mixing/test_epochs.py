@@ -38,6 +38,7 @@ def test_d7_a_trainer_reshuffles_a_mixed_dataset_every_epoch(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_two_ranks_train_on_the_rows_of_one(tmp_path):
     ranks = run_two_ranks(SCRIPT, tmp_path)
     # Step by step, both ranks' two rows are the next four of the stream.
