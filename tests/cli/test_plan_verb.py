@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from hf_recipes.cli.main import main
+from hf_recipes.plan.memory.overhead import workspace_bytes
 
 LLAMA_7B = {
     "architectures": ["LlamaForCausalLM"],
@@ -180,7 +181,8 @@ def test_a_traced_step_agrees(tiny_model_dir, capsys):
     )
     assert code == 0
     traced = found["trace"]["memory"]["active_bytes"]
-    assert found["trace"]["formula_active_bytes"] == pytest.approx(traced, rel=0.15)
+    # Operations are traced as on a CPU: without the workspaces of a GPU's matrix products.
+    assert found["trace"]["formula_active_bytes"] - workspace_bytes("cuda") == pytest.approx(traced, rel=0.15)
 
 
 def test_the_recipe_that_is_read_is_never_written_over(tmp_path, capsys):
