@@ -192,17 +192,15 @@ def _configs(layout: Layout, folder: str) -> dict[str, str]:
     """Accelerate's config file and DeepSpeed's, where a launcher has to be told more than the number of ranks."""
     import json
 
-    from hf_recipes.plan.strategy.accelerate_config import accelerate_config
-    from hf_recipes.plan.strategy.by_launcher import by_launcher
-    from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
+    from hf_recipes.plan.strategy.launcher_files import is_plain, launcher_files
 
-    if by_launcher(layout).sharding in ("none", "ddp"):
+    if is_plain(layout):
         return {}
-    there = f"{folder}/{DEEPSPEED}" if folder else DEEPSPEED
-    texts = {ACCELERATE: _yaml(accelerate_config(layout, there))}
-    if uses_deepspeed(layout):
-        texts[DEEPSPEED] = json.dumps(deepspeed_config(layout), indent=2) + "\n"
-    return texts
+    files = launcher_files(layout, f"{folder}/{DEEPSPEED}" if folder else DEEPSPEED)
+    return {
+        name: json.dumps(content, indent=2) + "\n" if name == DEEPSPEED else _yaml(content)
+        for name, content in files.items()
+    }
 
 
 def _yaml(content: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
-    from hf_recipes.data.reading.sources import SourceSpec
     from hf_recipes.plan.layout import Layout
     from hf_recipes.recipe.resolve import Recipe
 
@@ -48,32 +47,15 @@ def check_layout(recipe: Recipe, layout: Layout, devices: int) -> None:
 
 def _check_verb(recipe: Recipe, verb: str) -> None:
     """By its key and the rows that are here: Hub datasets, and files that only the nodes have, are left to the run."""
-    from hf_recipes.data.classification import check_classification_sources
+    from hf_recipes.data.classification import are_labelled_texts, check_classification_sources
     from hf_recipes.data.reading.sources import as_specs
 
     specs = as_specs(recipe.values["datasets"])
     here = [replace(spec, role="domain") for spec in specs if Path(spec.path).exists()]
     if verb == "classify" and here:
         check_classification_sources(here, recipe.get("bad_rows", "drop"))
-    if verb == "sft" and ("max_label_share" in recipe.given or (len(here) == len(specs) and _all_labelled(here))):
+    if verb == "sft" and ("max_label_share" in recipe.given or (len(here) == len(specs) and are_labelled_texts(here))):
         raise UserError(
             "--verb: the recipe is of a classifier (max_label_share, or rows of text and label): give --verb classify, "
             "or write format: text into its datasets and leave that key out."
         )
-
-
-def _all_labelled(specs: list[SourceSpec]) -> bool:
-    """Whether the first rows of all are texts with a label, and the recipe does not say what they are."""
-    from hf_recipes.data.check import open_source
-    from hf_recipes.data.classification import check_classification_sources
-    from hf_recipes.data.ledger import Ledger
-
-    if any(spec.format != "auto" for spec in specs):
-        return False
-    try:
-        if any(open_source(spec, Ledger(spec.label))[0] != "text" for spec in specs):
-            return False
-        check_classification_sources(specs)
-    except UserError:
-        return False
-    return True

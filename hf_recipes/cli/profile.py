@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 from contextlib import redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,9 +88,7 @@ def _step_count(text: str) -> int:
 def _out_of_classification(recipe: Recipe) -> str:
     """What to change in a recipe of `hf-recipes classify`; empty for others. It has that verb's key, or no source names
     a format and the first rows of all are texts with a label (on the Hub: their columns are named so)."""
-    from hf_recipes.data.check import open_source
-    from hf_recipes.data.classification import check_classification_sources
-    from hf_recipes.data.ledger import Ledger
+    from hf_recipes.data.classification import are_labelled_texts
     from hf_recipes.data.reading.sources import as_specs, find_files
 
     if "max_label_share" in recipe.given:
@@ -99,14 +96,7 @@ def _out_of_classification(recipe: Recipe) -> str:
     specs = as_specs(recipe.values["datasets"])
     if any(spec.format != "auto" or (find_files(spec) is None and "label" not in spec.columns) for spec in specs):
         return ""
-    try:
-        for spec in specs:
-            if find_files(spec) is None:
-                continue
-            if open_source(spec, Ledger(spec.label))[0] != "text":
-                return ""
-            check_classification_sources([replace(spec, role="domain")])
-    except UserError:
+    if not are_labelled_texts([spec for spec in specs if find_files(spec) is not None]):
         return ""
     return "its rows have text and label; to train on the text alone, write format: text into its datasets"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.tables import render_table
+from hf_recipes.data.check import open_source
 from hf_recipes.data.choosing.keys import text_hash
 from hf_recipes.data.choosing.split import Splitter, join_clusters
 from hf_recipes.data.ledger import BadRow, Ledger, Place
@@ -52,6 +53,24 @@ def check_classification_sources(datasets: Sequence[Any], bad_rows: str = "drop"
                 break
         if not ledger.kept:
             raise UserError(f"No row of '{spec.path}' has a text and a label: {ledger.reasons()}.")
+
+
+def are_labelled_texts(specs: Sequence[SourceSpec]) -> bool:
+    """Whether no source names a format, and the first rows of all are texts with a label: data of a classifier, unless
+    the text alone is meant.
+
+    Args:
+        specs: sources that are on this machine.
+    """
+    if any(spec.format != "auto" for spec in specs):
+        return False
+    try:
+        if any(open_source(spec, Ledger(spec.label))[0] != "text" for spec in specs):
+            return False
+        check_classification_sources([replace(spec, role="domain") for spec in specs])
+    except UserError:
+        return False
+    return True
 
 
 def prepare_classification(

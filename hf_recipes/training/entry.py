@@ -16,10 +16,8 @@ from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
 from hf_recipes.core.stop_signals import StopListener
-from hf_recipes.doctor.network.roll_call import Absent, Place, roll_call
+from hf_recipes.doctor.network.roll_call import JOB_PATIENCE_SECONDS, Absent, Place, roll_call
 from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, leave_with_parent
-
-_PATIENCE_SECONDS = 1800.0  # the Trainer's default of ddp_timeout
 
 
 def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
@@ -100,7 +98,7 @@ def _train(train: str, config: str, keys: list[str]) -> None:
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(config, keys)
-    _wait_for_all(float(recipe.get("ddp_timeout") or _PATIENCE_SECONDS))
+    _wait_for_all(float(recipe.get("ddp_timeout") or JOB_PATIENCE_SECONDS))
     module, function = train.split(":")
     run = getattr(importlib.import_module(module), function)
     try:

@@ -34,10 +34,6 @@ _FOR_DEVICES = {
 }
 
 
-# For other machines to come: a scheduler may start one long after the other.
-_PATIENCE_SECONDS = 1800.0
-
-
 def has_accelerator() -> bool:
     """Whether this machine has an NVIDIA or AMD device, without importing torch (seconds)."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg"))
@@ -144,11 +140,11 @@ def launch(
 
 def _wait_for_machines(machine: Machine, num_processes: int) -> None:
     """Torch's launcher waits for the other machines in silence, and then ends with a traceback."""
-    from hf_recipes.doctor.network.roll_call import Place, machine_roll_call
+    from hf_recipes.doctor.network.roll_call import JOB_PATIENCE_SECONDS, Place, machine_roll_call
 
     first, all_ranks = machine.rank * num_processes, machine.count * num_processes
     place = Place(first, all_ranks, num_processes, str(machine.main_ip), machine.main_port)
-    machine_roll_call(place, _PATIENCE_SECONDS)
+    machine_roll_call(place, JOB_PATIENCE_SECONDS)
 
 
 def _launch_beside(command: Sequence[str], module: str, num_processes: int, grace_seconds: float) -> int:

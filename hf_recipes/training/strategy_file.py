@@ -11,9 +11,8 @@ import yaml
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import write_json, write_text
 from hf_recipes.plan.layout import Layout
-from hf_recipes.plan.strategy.accelerate_config import accelerate_config
 from hf_recipes.plan.strategy.by_launcher import by_launcher
-from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
+from hf_recipes.plan.strategy.launcher_files import ACCELERATE, DEEPSPEED, is_plain, launcher_files
 from hf_recipes.plan.strategy.names import AS_NAMED, Sizes, check_sizes, describe, layout_of
 from hf_recipes.training.machines import read_config
 
@@ -48,13 +47,14 @@ def strategy_file(
         check_sizes(strategy, sizes)
         return None
     layout = layout_of(strategy, ranks, nodes, sizes)
-    if by_launcher(layout).sharding in ("none", "ddp"):  # what accelerate does by itself
+    if is_plain(layout):
         return None
     run_directory.mkdir(parents=True, exist_ok=True)
-    deepspeed, accelerate = run_directory / "deepspeed.json", run_directory / "accelerate.yaml"
-    if uses_deepspeed(layout):
-        write_json(deepspeed, deepspeed_config(layout))
-    write_text(accelerate, yaml.safe_dump(accelerate_config(layout, str(deepspeed)), sort_keys=False))
+    deepspeed, accelerate = run_directory / DEEPSPEED, run_directory / ACCELERATE
+    files = launcher_files(layout, str(deepspeed))
+    if DEEPSPEED in files:
+        write_json(deepspeed, files[DEEPSPEED])
+    write_text(accelerate, yaml.safe_dump(files[ACCELERATE], sort_keys=False))
     return str(accelerate)
 
 

@@ -17,6 +17,9 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
+# How long a job's ranks and machines wait for each other: the Trainer's default of ddp_timeout, and a scheduler may
+# start one long after the other.
+JOB_PATIENCE_SECONDS = 1800.0
 _PREFIX = "hf_recipes/here"
 _LOOK_SECONDS = 0.5
 _TELL_SECONDS = 30.0

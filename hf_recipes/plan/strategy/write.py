@@ -11,14 +11,13 @@ import yaml
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import write_json, write_text
-from hf_recipes.plan.strategy.accelerate_config import accelerate_config
 from hf_recipes.plan.strategy.complete_recipe import complete_recipe
-from hf_recipes.plan.strategy.deepspeed_config import deepspeed_config, uses_deepspeed
 from hf_recipes.plan.strategy.launch_line import launch_lines, needs_accelerate_file
+from hf_recipes.plan.strategy.launcher_files import ACCELERATE, DEEPSPEED, launcher_files
 from hf_recipes.plan.strategy.names import describe, strategy_of
 from hf_recipes.plan.strategy.search import Considered
 
-RECIPE, ACCELERATE, DEEPSPEED = "recipe.yaml", "accelerate.yaml", "deepspeed.json"
+RECIPE = "recipe.yaml"
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,9 @@ def write_plan(
         )
     folder = Path(directory)
     contents: dict[Path, Any] = {folder / RECIPE: complete_recipe(recipe_values, layout, taken.settings)}
-    if uses_deepspeed(layout):
-        contents[folder / DEEPSPEED] = deepspeed_config(layout)
     if needs_accelerate_file(layout):
-        contents[folder / ACCELERATE] = accelerate_config(layout, str(folder / DEEPSPEED))
+        files = launcher_files(layout, str(folder / DEEPSPEED))
+        contents |= {folder / name: files[name] for name in (DEEPSPEED, ACCELERATE) if name in files}
     refuse_existing(folder, overwrite)
     accelerate = folder / ACCELERATE if folder / ACCELERATE in contents else None
     lines = launch_lines(layout, folder / RECIPE, accelerate, names_output="output_dir" in recipe_values)
