@@ -18,7 +18,6 @@ from hf_recipes.data.mixing.streaming import StreamedData, stream_data
 from hf_recipes.data.prepare import PreparedData, parts_by_role, prepare_data
 from hf_recipes.data.report import report_table
 from hf_recipes.data.settings import data_settings
-from hf_recipes.models.placement import ZERO3, sharded_by
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
 from hf_recipes.recipe.resolve import Recipe
@@ -142,8 +141,7 @@ def _build_trainer(
         callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
     )
-    if sharded_by(arguments) != ZERO3:  # whose units are of one dtype
-        restore_dtypes(model, dtypes)
+    restore_dtypes(model, dtypes)
     if trainer.aux_loss_enabled and not rows.packed:  # padding must not count among the tokens that experts share
         trainer.data_collator = replace(collator, return_attention_mask=True)
     trainer.loss_kernel = choose_kernel(

@@ -37,6 +37,17 @@ def test_a_machine_with_a_gpu_is_left_to_accelerate(monkeypatch):
     assert "ACCELERATE_USE_CPU" not in launch_environment(2)
 
 
+def test_devices_get_the_settings_their_makers_advise_and_users_keep_their_own(monkeypatch):
+    monkeypatch.setattr(launch_module, "has_accelerator", lambda: True)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    environment = launch_environment(2)
+    assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert environment["NCCL_DEBUG"] == "INFO"
+    monkeypatch.setattr(launch_module, "has_accelerator", lambda: False)
+    assert "PYTORCH_ALLOC_CONF" not in launch_environment(2)
+
+
 @pytest.mark.parametrize(
     ("status", "launcher_code", "code"),
     [({"code": 0}, 0, 0), ({"code": 2}, 0, 2), ({"code": 1}, 0, 1), ({"code": 0}, 9, 1), (None, 1, 1), (None, 0, 2)],

@@ -12,6 +12,7 @@ from hf_recipes.models.placement import TENSOR_PARALLEL, sharded_by
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.strategy.names import Sizes, layout_of
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.adapter_start import check_loraplus
 from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.launched import run_layout
 from hf_recipes.training.parallelism import (
@@ -92,6 +93,20 @@ def test_what_tensor_parallelism_cannot_do_is_refused(layout, values, told):
 def test_what_it_can_do_passes():
     check_tensor_parallel(recipe_with(method="full"), TP_FSDP)
     check_tensor_parallel(recipe_with(method="lora", resume_from_checkpoint="auto"), TP)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "zero1", "zero2", "zero3", "tp"])
+def test_loraplus_is_refused_where_the_strategy_makes_the_optimizer(strategy):
+    recipe = recipe_with(method="lora", loraplus_lr_ratio=16.0)
+    with pytest.raises(UserError, match="loraplus_lr_ratio does not go with .*, or take strategy: ddp"):
+        check_loraplus(recipe, layout_of(strategy, 2))
+
+
+def test_loraplus_passes_elsewhere():
+    for layout in (Layout(), layout_of("ddp", 2), layout_of("pp", 2)):
+        check_loraplus(recipe_with(method="lora", loraplus_lr_ratio=16.0), layout)
+    check_loraplus(recipe_with(method="lora"), layout_of("fsdp", 2))
+    check_loraplus(recipe_with(method="full", loraplus_lr_ratio=16.0), layout_of("fsdp", 2))
 
 
 def test_lora_on_what_is_cut_along_its_input_is_refused(tiny_model):
