@@ -12,7 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import checkpoint_step
 
-OptimizerForm = Literal["plain", "fsdp", "zero", "zero3"]
+OptimizerForm = Literal["plain", "fsdp", "zero", "zero3", "pipeline"]
 
 _RANDOM_STATE = re.compile(r"^rng_state_(\d+)\.pth$")
 _WEIGHTS = re.compile(r"^((adapter_)?model[^/]*\.safetensors|(pytorch|adapter)_model[^/]*\.bin)$")
@@ -49,11 +49,14 @@ def is_zero_sharded(checkpoint: Path) -> bool:
 
 def optimizer_form(checkpoint: Path) -> OptimizerForm:
     """In whose form the optimizer lies here: of the Trainer itself (one process, DDP), of FSDP, of ZeRO-1 and ZeRO-2
-    (the same), or of ZeRO-3. None of them can read another's."""
+    (the same), of ZeRO-3, or of a pipeline, which has FSDP's files but plain weights. None of them can read
+    another's."""
     if is_deepspeed(checkpoint):
         return "zero3" if any(checkpoint.glob("*/*zero_pp_rank_*_model_states.pt")) else "zero"
-    if (checkpoint / "optimizer.bin").is_file() or any(path.is_dir() for path in checkpoint.glob("optimizer_*")):
+    if (checkpoint / "optimizer.bin").is_file():
         return "fsdp"
+    if any(path.is_dir() for path in checkpoint.glob("optimizer_*")):
+        return "fsdp" if any(checkpoint.glob("pytorch_model_fsdp*")) else "pipeline"
     return "plain"
 
 

@@ -32,6 +32,10 @@ _RENAMED_KEYS = {
 _EVALUATION_FILES = ("domain", "schema", "general")
 
 
+# The home directory is written out in them by whoever reads the recipe; other paths are looked for where they are read.
+_OWN_PATHS = ("output_dir", "resume_from_checkpoint", "data_cache_dir")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A checked recipe.
@@ -93,6 +97,9 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *,
     for old, new in _RENAMED_KEYS.items():
         if old in checked and checked.setdefault(new, checked[old]) != checked.pop(old):
             raise UserError(f"{where(old)}: '{old}' and '{new}' are the same key, with two values: keep one.")
+    checked |= {
+        key: str(Path(checked[key]).expanduser()) for key in _OWN_PATHS if str(checked.get(key)).startswith("~")
+    }
     merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
     if merged.get("lora_target_parameters") and "lora_dropout" not in checked:
         merged["lora_dropout"] = 0.0  # PEFT puts LoRA on parameters without dropout only
@@ -172,6 +179,8 @@ def _check_ranges(values: dict[str, Any], where: Callable[[str], str]) -> None:
 def _beside_recipe(name: str, recipe: Path) -> str:
     """A relative data path means the working directory first, then the recipe's own, then the shipped recipes'; what is
     in none of them stays as it is (a Hub name, a glob, or an error told where the file is read)."""
+    if name.startswith("~"):
+        return str(Path(name).expanduser())
     if Path(name).is_absolute() or Path(name).exists():
         return name
     beside = (folder / name for folder in (recipe.parent, recipes_root()))

@@ -18,7 +18,6 @@ from transformers.trainer_pt_utils import get_parameter_names
 
 from hf_recipes.callbacks.config import WatchConfig
 from hf_recipes.callbacks.event_log import EventLogCallback
-from hf_recipes.checkpoints.choose import resolve_resume
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.lock import only_writer
 from hf_recipes.checkpoints.manifest import write_manifest
@@ -53,12 +52,9 @@ from hf_recipes.training.pipelined_keys import check_pipeline_keys, tell_absent
 from hf_recipes.training.pipelined_loop import LoopData, PipelineLoop
 from hf_recipes.training.pipelined_stage import BuiltStage, build_stage
 from hf_recipes.training.preempting import find_guard, raise_if_preempted, recipe_guard
-from hf_recipes.training.requeue import resume_request
-from hf_recipes.training.resume import check_resume
+from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import longest_row
 from hf_recipes.training.run import eval_parts, prepare, stop_at_end_of_turn
-from hf_recipes.training.same_batch import keep_global_batch
-from hf_recipes.training.same_run import check_same_model
 from hf_recipes.training.setup import Setup, set_up, tell_setup
 from hf_recipes.training.strategy_file import recipe_sizes
 from hf_recipes.training.watching import explained_ends
@@ -109,7 +105,7 @@ def _train(setup: Setup, end: dict[str, Any]) -> None:
     layout = layout_of("pp", world, node_count(world), recipe_sizes(setup.ours))
     ranks = arrange_ranks(layout.pipeline, layout.tensor, setup.arguments.device.type)
     setup = replace(setup, arguments=PipelinesAsRanks(setup.arguments, ranks.replicas))
-    resume = _find_resume(setup)
+    resume = find_resume(setup, "pipeline")
     arguments = setup.arguments
     check_micro_batches(setup.ours.pipeline_schedule, arguments.gradient_accumulation_steps, ranks.stages)
     guard = recipe_guard(setup)
@@ -129,15 +125,6 @@ def _train(setup: Setup, end: dict[str, Any]) -> None:
     if resume is not None:
         load_state(loop, resume)
     _train_and_save(loop, setup, source, tokenizer, end)
-
-
-def _find_resume(setup: Setup) -> Path | None:
-    """As `training.resume.find_resume`, but for the form of the optimizer state, which `load_state` reads itself."""
-    request = resume_request(setup.recipe)
-    checkpoint = from_main(lambda: resolve_resume(request, setup.run.path))
-    check_same_model(setup.recipe, checkpoint)
-    keep_global_batch(setup.recipe, setup.arguments, checkpoint)
-    return checkpoint
 
 
 def _record(

@@ -35,12 +35,14 @@ _WRITERS: dict[OptimizerForm, str] = {
     "fsdp": "FSDP",
     "zero": "ZeRO-1 or ZeRO-2",
     "zero3": "ZeRO-3",
+    "pipeline": "a pipeline",
 }
 _STRATEGIES: dict[OptimizerForm, str] = {
     "plain": "ddp (or on one process)",
     "fsdp": "fsdp",
     "zero": "zero2 (or zero1)",
     "zero3": "zero3",
+    "pipeline": "pp",
 }
 
 # What decides the shapes of an adapter, by PEFT's type: its name in adapter_config.json, and the recipe key that sets
@@ -68,28 +70,37 @@ _ADAPTER_SHAPE: dict[str, dict[str, str]] = {
 }
 
 
-def find_resume(setup: Setup) -> Path | None:
+def find_resume(setup: Setup, form: OptimizerForm | None = None) -> Path | None:
     """The checkpoint a run goes on from, None for a start: good, of the same model, and with the same global batch.
     To be called on every rank, before anything is loaded; it may change the accumulation in ``setup.arguments``.
+
+    Args:
+        setup: of the run.
+        form: of the optimizer state that the run can read; by default as its launcher shards.
 
     Raises:
         UserError: see `resolve_resume`, `check_same_engine`, `check_same_model`, `keep_global_batch`.
     """
     request = resume_request(setup.recipe)
     checkpoint = from_main(lambda: resolve_resume(request, setup.run.path))
-    check_same_engine(checkpoint, run_layout(setup.arguments))
+    check_same_engine(checkpoint, form or form_read_by(run_layout(setup.arguments)))
     check_same_model(setup.recipe, checkpoint)
     keep_global_batch(setup.recipe, setup.arguments, checkpoint)
     return checkpoint
 
 
-def check_same_engine(checkpoint: Path | None, layout: Layout) -> None:
+def form_read_by(layout: Layout) -> OptimizerForm:
+    """The form of optimizer state that a run of the Trainer writes and reads."""
+    return _FORMS.get(layout.sharding, "plain") if layout.tensor == 1 else "plain"
+
+
+def check_same_engine(checkpoint: Path | None, now: OptimizerForm) -> None:
     """Refuse an optimizer state in a form that the run's strategy cannot read; of DDP's, the Trainer would not even say
     so, and begin with a new optimizer.
 
     Args:
         checkpoint: None passes.
-        layout: of the run.
+        now: what the run reads.
 
     Raises:
         UserError: it was written under another kind of strategy.
@@ -97,7 +108,6 @@ def check_same_engine(checkpoint: Path | None, layout: Layout) -> None:
     if checkpoint is None:
         return
     written = optimizer_form(checkpoint)
-    now: OptimizerForm = _FORMS.get(layout.sharding, "plain") if layout.tensor == 1 else "plain"
     if written != now:
         raise UserError(
             f"'{checkpoint}' was written under {_WRITERS[written]}, and {_WRITERS[now]} cannot read that optimizer "

@@ -70,6 +70,15 @@ def test_data_is_found_beside_the_recipe(recipe_file, tmp_path, monkeypatch):
     assert load_recipe(str(recipe_file)).values["datasets"] == [{"path": str(tmp_path / "data.jsonl")}]
 
 
+def test_a_tilde_in_a_recipe_is_the_home_directory(recipe_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    recipe_file.write_text(RECIPE.replace("data.jsonl", "~/data.jsonl") + "output_dir: ~/runs/a\n")
+    values = load_recipe(str(recipe_file), ["--evaluation.domain", "~/held_out.jsonl"]).values
+    assert values["output_dir"] == str(tmp_path / "home" / "runs" / "a")
+    assert values["datasets"][0]["path"] == str(tmp_path / "home" / "data.jsonl")
+    assert values["evaluation"]["domain"] == str(tmp_path / "home" / "held_out.jsonl")
+
+
 def test_a_bare_dataset_name_is_a_path(recipe_file):
     assert load_recipe(str(recipe_file), ["--datasets", "owner/name"]).values["datasets"] == [{"path": "owner/name"}]
 

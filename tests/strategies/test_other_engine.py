@@ -6,14 +6,15 @@ import pytest
 
 from hf_recipes.checkpoints.complete import optimizer_form
 from hf_recipes.core.errors import UserError
-from hf_recipes.plan.strategy.names import Sizes, layout_of
-from hf_recipes.training.resume import check_same_engine
+from hf_recipes.plan.strategy.names import layout_of
+from hf_recipes.training.resume import check_same_engine, form_read_by
 
 # What each kind leaves, as `test_sharded_saves.py` finds it.
 LEFT = {
     "plain": ["optimizer.pt"],
     "fsdp": ["optimizer.bin", "pytorch_model_fsdp.bin"],
     "fsdp sharded": ["optimizer_0/__0_0.distcp", "pytorch_model_fsdp_0/__0_0.distcp"],
+    "pipeline": ["optimizer_0/__0_0.distcp"],
     "zero": [
         "latest",
         "global_step4/mp_rank_00_model_states.pt",
@@ -52,23 +53,29 @@ def test_only_the_same_kind_reads_it(kind, tmp_path):
     for reader, strategies in READERS.items():
         for strategy in strategies:
             ranks, nodes = (4, 2) if strategy == "hsdp" else (1 if strategy == "single" else 2, 1)
-            layout = layout_of(strategy, ranks, nodes)
+            form = form_read_by(layout_of(strategy, ranks, nodes))
             if reader == kind:
-                check_same_engine(checkpoint, layout)
+                check_same_engine(checkpoint, form)
             else:
                 with pytest.raises(UserError, match="was written under"):
-                    check_same_engine(checkpoint, layout)
+                    check_same_engine(checkpoint, form)
 
 
 def test_the_sentence_says_what_to_do(tmp_path):
     with pytest.raises(UserError) as told:
-        check_same_engine(left_by("plain", tmp_path), layout_of("fsdp", 2))
+        check_same_engine(left_by("plain", tmp_path), "fsdp")
     assert str(told.value) == (
         f"'{tmp_path / 'plain'}' was written under one process or DDP, and FSDP cannot read that optimizer state: "
         "resume with strategy: ddp (or on one process), or start anew with another output_dir."
     )
 
 
-def test_pipelines_keep_the_plain_form(tmp_path):
-    check_same_engine(left_by("plain", tmp_path), layout_of("pp", 4, sizes=Sizes(pipeline=2)))
-    check_same_engine(None, layout_of("fsdp", 2))
+def test_a_pipeline_reads_its_own_and_nobody_else_does(tmp_path):
+    written = left_by("pipeline", tmp_path)
+    check_same_engine(written, "pipeline")
+    check_same_engine(None, "pipeline")
+    for form in ("plain", "fsdp", "zero", "zero3"):
+        with pytest.raises(UserError, match=r"written under a pipeline, .*: resume with strategy: pp, or start anew"):
+            check_same_engine(written, form)
+    with pytest.raises(UserError, match="a pipeline cannot read that optimizer state"):
+        check_same_engine(left_by("plain", tmp_path), "pipeline")
