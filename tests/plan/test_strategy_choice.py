@@ -41,6 +41,12 @@ def test_what_fits_everywhere_is_not_shared():
     assert choice.taken.why == choice.reason
 
 
+def test_a_strategy_that_was_asked_for_is_not_called_the_cheapest():
+    choice = choose(with_lora(SEVEN_B), lora_settings(FULL), node(H100, 8), wishes=Wishes(strategy="zero3"))
+    assert taken(choice) == "zero3"
+    assert "the strategy that was asked for, in its cheapest way that fits" in choice.reason
+
+
 def test_a_full_7b_needs_sharing():
     # 16 bytes a parameter are 107.8e9 on each rank with DDP, 1 GiB and the activations of one row beside them; ZeRO-1
     # over 8 leaves (4 + 12/8) bytes, 37.1e9. Where a step is one micro-batch ZeRO-2 talks as much.

@@ -81,7 +81,7 @@ def choose_strategy(
     if taken is None:
         return _nothing_fits(job, considered, estimate)
     others = tuple(_explained(one, taken, job) for one in considered if one is not taken)
-    reason = chosen_sentence(taken, machines, _smaller_misfit(considered, taken))
+    reason = chosen_sentence(taken, machines, wishes, _smaller_misfit(considered, taken))
     reached = Candidate(taken.layout, taken.settings).global_batch
     notes = batch_notes(global_batch, reached, taken.layout, wishes)
     return Choice(replace(taken, why=reason), others, reason, global_batch, notes)

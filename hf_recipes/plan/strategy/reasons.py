@@ -75,7 +75,7 @@ def _medium(layout: Layout, machines: Machines) -> str:
     return "the devices' link" if machines.link else "PCIe"
 
 
-def chosen_sentence(taken: Considered, machines: Machines, misfit: Considered | None) -> str:
+def chosen_sentence(taken: Considered, machines: Machines, wishes: Wishes, misfit: Considered | None) -> str:
     """The choice and its reason; `misfit` is one that shares less and does not fit."""
     settings, needs = taken.settings, taken.memory.device_bytes
     way = f"micro-batch {settings.micro_batch} × {settings.accumulation} accumulated"
@@ -85,7 +85,7 @@ def chosen_sentence(taken: Considered, machines: Machines, misfit: Considered | 
         told += ", which is tight"
     if host := sum(taken.memory.host.values()) * taken.layout.ranks_per_node:
         told += f", and {gib(host)} of each node's own memory"
-    why = "the cheapest that fits"
+    why = "the strategy that was asked for, in its cheapest way that fits" if wishes.strategy else "the cheapest that fits"
     if misfit is not None:
         why += f" ({describe(misfit.layout)} needs {gib(misfit.memory.device_bytes)} at least)"
     planned = "" if is_launched(taken.layout) else "; hf-recipes plans it, but does not launch it"
