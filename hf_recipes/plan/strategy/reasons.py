@@ -85,7 +85,9 @@ def chosen_sentence(taken: Considered, machines: Machines, wishes: Wishes, misfi
         told += ", which is tight"
     if host := sum(taken.memory.host.values()) * taken.layout.ranks_per_node:
         told += f", and {gib(host)} of each node's own memory"
-    why = "the strategy that was asked for, in its cheapest way that fits" if wishes.strategy else "the cheapest that fits"
+    why = "the cheapest that fits"
+    if wishes.strategy:
+        why = "the strategy that was asked for, in its cheapest way that fits"
     if misfit is not None:
         why += f" ({describe(misfit.layout)} needs {gib(misfit.memory.device_bytes)} at least)"
     planned = "" if is_launched(taken.layout) else "; hf-recipes plans it, but does not launch it"
