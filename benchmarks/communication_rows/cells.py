@@ -137,6 +137,7 @@ def _recipe(cell: Cell, folder: Path, run: Path) -> dict[str, Any]:
         "lora_r": LORA_R,
         "lora_dropout": 0.0,
         "max_steps": STEPS,
+        "overfit_check": "off",
         "logging_steps": 1,
         "eval_share": 0,
         "save_strategy": "no",
