@@ -16,7 +16,7 @@ from hf_recipes.export.card.private import has_secret, last_part, scrubbed
 
 # What belongs to the run and the machine, not to the model: states to resume from, records with paths, pickles.
 _OF_THE_RUN = re.compile(
-    r"^(optimizer|scheduler|scaler|rng_state|random_states|pytorch_model_fsdp|zero_to_fp32|latest$|global_step)"
+    r"^(optimizer|scheduler|scaler|rng_state|random_states|pytorch_model_fsdp|zero_to_|latest$|global_step)"
     r"|^(run|status|data|plan|evaluation|manifest|verified|trainer_state|conversion)\.json$"
     r"|^events.*\.jsonl$|^report\.html$|\.(bin|pt|pth|pkl|ckpt|log|lock|tmp|part)$|^checkpoint-\d+$"
     r"|^README\.hf_recipes\.md$|^(generations|bad_batches|runs|wandb|profile)$"

@@ -27,6 +27,10 @@ MARGIN_SECONDS = 8.0  # for the ranks' last words, after their own time is over
 _TICK_SECONDS = 0.5
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has none
 _NEW_SECONDS = 5.0  # a rank younger than this may not yet listen
+_LOOK_SECONDS = 10.0
+# Torch's launcher waits 300 s for those of the other machines when its ranks have ended, and then, on a machine that is
+# cut off, for a connection that nobody takes up.
+WITHOUT_RANKS_SECONDS = 330.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class _Orders:
     kill_at: float = float("inf")
     killed: str | None = None
     again_at: float = float("inf")
+    look_at: float = 0.0
+    ranks_were_there: float = float("inf")
     pending: list[int] = field(default_factory=list)
 
     def ranks(self) -> list[psutil.Process]:
@@ -91,6 +97,17 @@ class _Orders:
             self.again_at = float("inf")
             _send(self.ranks(), signal.SIGUSR1)
 
+    def end_without_ranks(self) -> None:
+        """A launcher whose ranks have ended long ago waits for something that will not come."""
+        now = time.monotonic()
+        if now < self.look_at:
+            return
+        self.look_at = now + _LOOK_SECONDS
+        if self.ranks():
+            self.ranks_were_there = now
+        elif now - self.ranks_were_there > WITHOUT_RANKS_SECONDS:
+            self._kill_in(0.0, "the launcher did not end after its ranks")
+
     def launcher_ended(self, code: int | None, wait: Callable[[], None]) -> None:
         """A scheduler may have ended it, and this process's own signal comes a moment later. Ranks that outlive it are
         waited for, but not for ever."""
@@ -125,6 +142,7 @@ def run_group(command: Sequence[str], environment: dict[str, str], module: str, 
         process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_deaf_to_sigusr1())
         while process.poll() is None:
             _next(orders, process.pid, wait)
+            orders.end_without_ranks()
             if time.monotonic() >= orders.kill_at:
                 break
         orders.launcher_ended(process.poll(), wait)

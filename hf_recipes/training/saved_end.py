@@ -13,7 +13,7 @@ from hf_recipes.core.ranks import is_main
 # What only a resumed run needs; everything else beside it is what the Trainer's `save_model` wrote.
 _FOR_RESUMING = re.compile(
     r"(optimizer|pytorch_model_fsdp)(_\d+|\.\w+)|scheduler\.pt|scaler\.pt|rng_state.*|trainer_state\.json|latest"
-    r"|global_step\d+|zero_to_fp32\.py|manifest\.json|verified\.json"
+    r"|global_step\d+|zero_to_\w+\.py|manifest\.json|verified\.json"
 )
 
 

@@ -20,11 +20,14 @@ LAUNCHER = (
     "import subprocess, sys; "
     "sys.exit(subprocess.run([sys.executable, '-m', 'fake_rank', sys.argv[1], sys.argv[2]]).returncode)"
 )
+# One that waits for the launchers of other machines when its rank has ended.
+WAITING_LAUNCHER = LAUNCHER.replace("sys.exit(", "import time; (").replace(".returncode)", ", time.sleep(600))")
 PARENT = """
 import json, os, sys
 from hf_recipes.training import rank_group
 
-rank_group.MARGIN_SECONDS = 1.0
+rank_group.MARGIN_SECONDS = rank_group.WITHOUT_RANKS_SECONDS = 1.0
+rank_group._LOOK_SECONDS = 0.2
 launcher, directory, way = sys.argv[1:]
 environment = {**os.environ, "HF_RECIPES_LAUNCHED": str(os.getpid())}
 end = rank_group.run_group([sys.executable, "-c", launcher, directory, way], environment, "fake_rank", 1.0)
@@ -34,10 +37,10 @@ with open(directory + "/end", "w") as file:
 
 
 class Group:
-    def __init__(self, directory, way="rank"):
+    def __init__(self, directory, way="rank", launcher=LAUNCHER):
         self.directory = directory
         paths = os.pathsep.join((str(HERE), str(HERE.parents[1])))
-        command = [sys.executable, "-c", PARENT, LAUNCHER, str(directory), way]
+        command = [sys.executable, "-c", PARENT, launcher, str(directory), way]
         self.parent = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
         self.wait_for("ready")
         self.tree = psutil.Process(self.parent.pid).children(recursive=True)
@@ -97,6 +100,14 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path):
     time.sleep(0.3)
     group.parent.send_signal(signal.SIGINT)
     assert group.end() == [-signal.SIGKILL, "SIGINT", "a second Ctrl-C"]
+
+
+def test_a_launcher_that_waits_on_when_its_ranks_are_gone_is_ended(tmp_path):
+    group = Group(tmp_path, launcher=WAITING_LAUNCHER)
+    (rank,) = [each for each in group.tree if "fake_rank" in each.cmdline()]
+    time.sleep(1.5)  # it is looked for twice a second
+    rank.kill()
+    assert group.end() == [-signal.SIGKILL, None, "the launcher did not end after its ranks"]
 
 
 def test_before_there_is_a_rank_the_launcher_is_ended(tmp_path):
