@@ -1,40 +1,33 @@
-"""`hf-recipes doctor`: what a run stands on, looked at before it starts."""
+"""`hf-recipes doctor`: what a run stands on before it starts, and why one went wrong: its folder, or any log."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
 import sys
-import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from hf_recipes.core.errors import CheckFailed, UserError, nearest
-from hf_recipes.doctor.network.options import (
-    add_measuring,
-    add_strategy,
-    chosen,
-    measuring,
-    options_for_ranks,
-    refuse_figures,
-    refuse_unweighed,
-)
+from hf_recipes.core.errors import UserError
+from hf_recipes.doctor.network.options import add_measuring, add_strategy
 
-if TYPE_CHECKING:
-    from hf_recipes.doctor.network.measured import Measured
-    from hf_recipes.recipe.resolve import Recipe
-    from hf_recipes.training.machines import Machine
+HELP = """Look at this machine, at a run, or at a log of any trainer, and say what is wrong and what to do.
 
-HELP = """Measure the network between the ranks of a job, and say whether a strategy can live with it.
+  hf-recipes doctor                    this machine: versions, devices, dtypes, kernels, disks, limits, network
+  hf-recipes doctor RUN_DIR            a run: causes ranked, with the keys to change; also another tool's output
+                                       directory with a trainer_state.json
+  hf-recipes doctor FILE.log           a log of transformers, TRL, LLaMA-Factory, Axolotl, ms-swift, DeepSpeed or
+  … 2>&1 | hf-recipes doctor -         torchrun: the root fault named, with cause and cure
+  hf-recipes doctor --json             for an issue: no secrets, no names
 
-Latency and bandwidth of all_reduce, all_gather, reduce_scatter and broadcast over message sizes, by nccl or gloo, as
-nccl-tests tells them (algorithm and bus bandwidth), then each link between two ranks; links far slower than others are
-named. With --strategy and figures, or --config RECIPE: exit code 1 when communication would take more than half of a
-step. On several machines the same command on each, with its own --machine_rank:
+Exit code 1: this machine has an error, the run is spoilt, or the log holds a known fault; else 0.
+
+With --network the network between the ranks of a job is measured: latency and bandwidth of all_reduce, all_gather,
+reduce_scatter and broadcast over message sizes, by nccl or gloo, as nccl-tests tells them (algorithm and bus
+bandwidth), then each link between two ranks; links far slower than others are named. With --strategy and figures, or
+--config RECIPE: exit code 1 when communication would take more than half of a step. On several machines the same
+command on each, with its own --machine_rank:
 
   hf-recipes doctor --network --num_processes 2 --num_machines 2 --machine_rank 0 --main_process_ip FIRST_NODE
 
@@ -42,20 +35,20 @@ or under any launcher: accelerate launch … -m hf_recipes.doctor.network --stra
 """
 TAKES_RECIPE_KEYS = True
 FLAGS = (
-    "network", "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "config",
-    "measured", "largest", "patience", "output", "json", "strategy", "parameters", "trained_parameters",
+    "quick", "network", "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
+    "config", "measured", "largest", "patience", "output", "json", "strategy", "parameters", "trained_parameters",
     "step_seconds", "passes", "layers", "hidden_size", "tokens",
 )  # fmt: skip
-# What a measurement takes, which has no use where none is made.
-_OF_MEASURING = (
-    "network", "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "largest",
-    "patience", "output",
-)  # fmt: skip
-_MODULE = "hf_recipes.doctor.network"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is measured, where, and what it is held against."""
+    """What is looked at; of the network what is measured, where, and what it is held against.
+
+    The directory or file is taken from what argparse leaves over: beside recipe keys it could not tell their values
+    from it.
+    """
+    parser.usage = "hf-recipes doctor [RUN_DIR | FILE | -] [options]"
+    parser.add_argument("--quick", action="store_true", help="this machine without what needs torch (some seconds)")
     parser.add_argument("--network", action="store_true", help="measure the network between ranks")
     parser.add_argument("--num_processes", metavar="N", help="ranks on this machine (default 2)")
     parser.add_argument("--num_machines", metavar="N", help="machines (default 1)")
@@ -69,149 +62,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure (or read), conclude, print."""
+    """Find out what is to be looked at, look, and print."""
     from hf_recipes.cli.flags import refuse_misspelt_flags
-    from hf_recipes.core.files import write_json
-    from hf_recipes.doctor.network.outcome import conclude, show
-    from hf_recipes.doctor.network.report import as_values
 
     refuse_misspelt_flags("doctor", FLAGS, options.recipe_keys)
-    _refuse_unused(options)
-    measuring(options)
-    recipe = _recipe(options) if options.config else None
-    choice = chosen(options) if recipe is None else None
-    measured = _read(options.measured) if options.measured else _measure(options)
-    if measured is None:
-        return 0  # the first machine tells
-    if options.output:
-        write_json(Path(options.output), as_values(measured))
-    if recipe is not None:
-        from hf_recipes.cli.network_choice import network_choice
+    if options.network or options.measured:
+        from hf_recipes.cli.doctor_network import run_network
 
-        with redirect_stdout(sys.stderr):  # libraries talk; standard output is for the answer alone
-            choice = network_choice(recipe, len(measured.hosts), len(set(measured.hosts)))
-    return show(conclude(measured, choice), as_json=options.json)
-
-
-def _refuse_unused(options: argparse.Namespace) -> None:
-    """Nothing that was given goes without use."""
-    if options.recipe_keys and not options.config:
-        _refuse_unknown(options.recipe_keys[0])
-    if not options.network and not options.measured:
-        raise UserError("Nothing to look at: write --network (`hf-recipes doctor --help`).")
-    if options.measured:
-        for name in _OF_MEASURING:
-            if getattr(options, name) not in (None, False):
-                raise UserError(
-                    f"--{name} is for a measurement, and --measured reads an earlier one: leave one of the two out."
-                )
-    if options.config:
-        refuse_figures(options, "is what the recipe of --config says: leave it out, or the recipe.")
-    elif options.recipe_keys:
-        raise UserError(f"{options.recipe_keys[0]} is a recipe's key: give the recipe too (--config RECIPE).")
+        options.flags = FLAGS
+        return run_network(options)
+    target = _target(options)
+    if target is None:
+        return _environment(options)
+    if options.quick:
+        raise UserError("--quick is for this machine, and a run or log was given: leave one of the two out.")
+    if target != "-" and not Path(target).exists():
+        raise UserError(f"'{target}' is neither a run directory nor a log: give one, or - for standard input.")
+    if target != "-" and (folder := _run_of(Path(target))) is not None:
+        return _run_directory(folder, options.json)
+    return _log(target, options.json)
 
 
-def _refuse_unknown(argument: str) -> None:
-    from hf_recipes.recipe.key_table import load_key_table
+def _target(options: argparse.Namespace) -> str | None:
+    """The directory or file that was given; anything else that was given is refused."""
+    from hf_recipes.cli.doctor_network import refuse_unknown
 
-    keys, name = load_key_table(), argument.removeprefix("--").partition("=")[0].partition(".")[0]
-    if not argument.startswith("--") or name not in keys:
-        raise UserError(
-            f"'{argument}' is neither an option of `hf-recipes doctor` nor a recipe's key"
-            f"{nearest(name, [*FLAGS, *keys])}: see `hf-recipes doctor --help`."
-        )
-
-
-def _recipe(options: argparse.Namespace) -> Recipe:
-    from hf_recipes.recipe.resolve import load_recipe
-
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    keys = list(options.recipe_keys)
-    if options.strategy is not None:
-        keys += ["--strategy", options.strategy]
-    recipe = load_recipe(options.config, keys)
-    if (strategy := str(recipe.get("strategy", "auto"))) != "auto":
-        refuse_unweighed(strategy)
-    return recipe
+    given = [name for name in FLAGS if name not in ("quick", "json") and getattr(options, name) not in (None, False)]
+    if given:
+        raise UserError(f"--{given[0]} is for the network: write --network too (`hf-recipes doctor --help`).")
+    flags = [argument for argument in options.recipe_keys if argument.startswith("-") and argument != "-"]
+    if flags:
+        refuse_unknown(flags[0], FLAGS)
+        raise UserError(f"{flags[0]} is a recipe's key, and doctor reads none here: leave it out.")
+    if len(options.recipe_keys) > 1:
+        raise UserError(f"doctor takes one run or log at a time, not also '{options.recipe_keys[1]}'.")
+    return options.recipe_keys[0] if options.recipe_keys else None
 
 
-def _read(name: str) -> Measured:
-    from hf_recipes.core.files import read_json
-    from hf_recipes.doctor.network.measured import read_measured
-
-    try:
-        values = read_json(Path(name))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--measured: '{name}' is no file of --output: measure again.") from error
-    return read_measured(values, name)
+def _run_of(path: Path) -> Path | None:
+    """The run's directory, also where one of its own files was given; None for a log."""
+    if path.is_dir():
+        return path
+    return path.parent if path.name in ("run.json", "events.jsonl", "trainer_state.json") else None
 
 
-def _measure(options: argparse.Namespace) -> Measured | None:
-    """Start this machine's ranks; what they measured, None on all machines but the first.
+def _environment(options: argparse.Namespace) -> int:
+    from hf_recipes.doctor.environment.check import as_report, findings_of, gather_facts
+    from hf_recipes.doctor.findings import exit_code, render_findings
 
-    Raises:
-        UserError: the numbers do not fit, or the ranks refused them.
-        CheckFailed: the ranks failed.
-    """
-    from hf_recipes.doctor.network.measured import read_measured
-    from hf_recipes.doctor.network.roll_call import find_first
-    from hf_recipes.training.machines import place_of
-
-    local, machine = _count(options.num_processes or "2", "num_processes"), place_of(vars(options), None)
-    if local * machine.count < 2:
-        raise UserError("--num_processes: one process has no network: give 2 or more.")
-    if machine.main_ip:
-        patience = measuring(options).patience_seconds
-        find_first(machine.main_ip, is_first=machine.rank == 0, patience_seconds=patience)
-    with tempfile.TemporaryDirectory(prefix="hf_recipes_doctor_") as folder:
-        file = Path(folder) / "network.json"
-        codes = _run_ranks(machine, local, [*options_for_ranks(options), "--output", str(file)])
-        if UserError.exit_code in codes:
-            raise UserError("the network was not measured; the ranks said why.")
-        if any(codes):
-            raise CheckFailed(
-                f"a rank failed with exit code {next(code for code in codes if code)}; its words are above."
-            )
-        if machine.rank:
-            return None
-        return read_measured(json.loads(file.read_text(encoding="utf-8")), "the measurement")
+    with redirect_stdout(sys.stderr):
+        facts = gather_facts(quick=options.quick)
+    findings = findings_of(facts)
+    _print(as_report(findings, facts) if options.json else render_findings(findings), options.json)
+    return exit_code(findings)
 
 
-def _run_ranks(machine: Machine, local: int, arguments: list[str]) -> list[int]:
-    """Start this machine's ranks as launchers do, wait for all of them; their exit codes."""
-    from hf_recipes.training.launch import launch_environment
+def _run_directory(path: Path, as_json: bool) -> int:
+    from hf_recipes.doctor.run.diagnosis import diagnose_run, render
 
-    environment = {
-        **launch_environment(local),
-        "MASTER_ADDR": machine.main_ip or "127.0.0.1",
-        "MASTER_PORT": str(machine.main_port if machine.count > 1 else _free_port()),
-        "WORLD_SIZE": str(local * machine.count),
-        "LOCAL_WORLD_SIZE": str(local),
-    }
-    command = [sys.executable, "-m", _MODULE, *arguments]
-    started = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(machine.rank * local + number), "LOCAL_RANK": str(number)},
-            stdout=subprocess.DEVNULL,
-        )
-        for number in range(local)
-    ]
-    try:
-        return [process.wait() for process in started]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
+    found = diagnose_run(path)
+    _print(found.as_values() if as_json else render(found), as_json)
+    return int(not found.healthy)
 
 
-def _free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
+def _log(target: str, as_json: bool) -> int:
+    from hf_recipes.doctor.log.diagnosis import diagnose_log, render
+
+    if target == "-":
+        found = diagnose_log(sys.stdin.buffer)
+    else:
+        with open(target, "rb") as file:
+            found = diagnose_log(file)
+    _print(found.as_values() if as_json else render(found), as_json)
+    return found.exit_code
 
 
-def _count(text: str, name: str) -> int:
-    if not text.isdecimal() or len(text) > 5 or int(text) < 1:
-        raise UserError(f"--{name}: '{text[:20]}' is no whole number from 1 to 99999.")
-    return int(text)
+def _print(answer: Any, as_json: bool) -> None:
+    from hf_recipes.core.files import json_safe
+    from hf_recipes.core.printable import print_to_pipe, printable
+
+    print_to_pipe(json.dumps(json_safe(answer), indent=2) if as_json else printable(answer))

@@ -90,7 +90,10 @@ def test_a_recipe_is_weighed_by_its_plan(measured, tiny_model_dir, tmp_path, cap
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        ([], "Nothing to look at: write --network"),
+        (["--strategy", "ddp"], "--strategy is for the network: write --network too"),
+        (["nowhere", "--quick"], "--quick is for this machine"),
+        ([".", "elsewhere"], "one run or log at a time"),
+        (["--learning_rate=1"], "is a recipe's key, and doctor reads none here"),
         (["--netwrok"], "did you mean 'network'"),
         (["--network", "--num_processes", "1"], "one process has no network"),
         (["--network", "--num_processes", "2", "--num_machines", "2"], "give the number of this one"),
@@ -107,7 +110,8 @@ def test_a_recipe_is_weighed_by_its_plan(measured, tiny_model_dir, tmp_path, cap
         (["--network", "--config", "my.yaml", "--passes", "4"], "--passes is what the recipe of --config says"),
         (["--network", "--lerning", "3"], "'--lerning' is neither an option of `hf-recipes doctor` nor a recipe's key"),
         (["--lerning=3"], "'--lerning=3' is neither an option"),
-        (["network"], "'network' is neither an option"),
+        (["network"], "'network' is neither a run directory nor a log"),
+        (["--network", "network"], "'network' is neither an option"),
         (["--network", "--strategy", "pp"], "'pp' is not weighed against a network"),
         (["--network", *WEIGHABLE, "--strategy", "tp"], "--hidden_size"),
         (["--network", *WEIGHABLE, "--passes", "0.5"], "--passes: '0.5' is no whole number from 1 to"),

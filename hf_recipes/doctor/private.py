@@ -1,0 +1,50 @@
+"""Takes out of a diagnosis what an issue must not hold: the home, the user's and the machine's name, secrets."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hf_recipes.doctor.findings import Finding
+
+# Forms that makers of services gave their tokens so that they can be found.
+_SECRET = re.compile(r"\bhf_[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|(?<=://)[^\s/@]+@")
+_PLAIN_NAMES = frozenset({"root", "user", "ubuntu", "localhost", "admin", "test", "runner"})
+
+
+def without_names(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, fit to be shown to anybody."""
+    hide = Hider.of_this_machine()
+    return [replace(one, sentence=hide(one.sentence), cure=hide(one.cure)) for one in findings]
+
+
+class Hider:
+    """Replaces the home by ``~``, names by ``USER`` and ``HOST``, secrets by nothing."""
+
+    def __init__(self, home: str, user: str, host: str) -> None:
+        self._home = home if len(home) > 1 else ""
+        self._names = [
+            (re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])"), shown)
+            for name, shown in ((user, "USER"), (host, "HOST"))
+            if len(name) > 2 and name not in _PLAIN_NAMES
+        ]
+
+    @classmethod
+    def of_this_machine(cls) -> Hider:
+        """By this process's home, user and host."""
+        user = ""
+        with suppress(Exception):  # a container's user may have no name
+            user = getpass.getuser()
+        return cls(str(Path.home()), user, socket.gethostname())
+
+    def __call__(self, text: str) -> str:
+        if self._home:
+            text = re.sub(rf"{re.escape(self._home)}(?=/|\W|$)", "~", text)
+        for pattern, shown in self._names:
+            text = pattern.sub(shown, text)
+        return _SECRET.sub("", text)
