@@ -95,8 +95,8 @@ def with_rows(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[A
     """Change every prepared row."""
 
     def apply(built: Any) -> Any:
-        built.data.train.set_transform(None)
-        return replace(built, data=replace(built.data, train=[change(row) for row in built.data.train]))
+        rows = [{name: list(map(int, row[name])) for name in ("input_ids", "labels")} for row in built.data.train]
+        return replace(built, data=replace(built.data, train=[change(row) for row in rows]))
 
     return apply
 

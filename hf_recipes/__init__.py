@@ -56,6 +56,15 @@ if TYPE_CHECKING:
     from hf_recipes.data.prepare import prepare_shard as prepare_shard
     from hf_recipes.data.reading.formats import detect_format as detect_format
     from hf_recipes.data.reading.formats import to_example as to_example
+    from hf_recipes.doctor.environment.check import check_environment as check_environment
+    from hf_recipes.doctor.log.diagnosis import diagnose_log as diagnose_log
+    from hf_recipes.doctor.run.diagnosis import diagnose_run as diagnose_run
+    from hf_recipes.evaluation.harness import run_tasks as run_tasks
+    from hf_recipes.evaluation.judges.formats import format_check as format_check
+    from hf_recipes.evaluation.judges.instructions import check_instructions as check_instructions
+    from hf_recipes.evaluation.rating.agreement import read_ratings as read_ratings
+    from hf_recipes.evaluation.rating.items import RatingItem as RatingItem
+    from hf_recipes.evaluation.rating.sheet import write_rating_sheet as write_rating_sheet
     from hf_recipes.export.card.write import write_model_card as write_model_card
     from hf_recipes.export.combination import Combination as Combination
     from hf_recipes.export.merge import merge_adapter as merge_adapter
@@ -86,6 +95,7 @@ if TYPE_CHECKING:
     from hf_recipes.training.evaluate import evaluate_run as evaluate_run
     from hf_recipes.training.export import export_run as export_run
     from hf_recipes.training.isolation import find_isolation as find_isolation
+    from hf_recipes.training.overfit.check import overfit_test as overfit_test
     from hf_recipes.training.planning import plan_recipe as plan_recipe
     from hf_recipes.training.run import train as train
     from hf_recipes.training.trainer import SupervisedTrainer as SupervisedTrainer
@@ -108,6 +118,7 @@ _EXPORTS: dict[str, str] = {
     "Preempted": "core.errors",
     "PreemptionGuard": "checkpoints.preemption.guard",
     "RankWatch": "callbacks.rank_watch",
+    "RatingItem": "evaluation.rating.items",
     "ReportCallback": "report.live",
     "ScheduleWatch": "callbacks.schedule",
     "Signer": "data.choosing.near_duplicates",
@@ -125,11 +136,15 @@ _EXPORTS: dict[str, str] = {
     "build_prefix_model": "models.build",
     "build_qlora_model": "models.build",
     "build_watchers": "callbacks.build",
+    "check_environment": "doctor.environment.check",
+    "check_instructions": "evaluation.judges.instructions",
     "choose_strategy": "plan.strategy.choose",
     "compare_parity": "export.parity_merge",
     "cut_evaluations": "checkpoints.preemption.guard",
     "detect_format": "data.reading.formats",
     "detect_language": "data.clean.language",
+    "diagnose_log": "doctor.log.diagnosis",
+    "diagnose_run": "doctor.run.diagnosis",
     "estimate_memory": "plan.memory.estimate",
     "evaluate_run": "training.evaluate",
     "explained_out_of_memory": "callbacks.out_of_memory",
@@ -137,6 +152,7 @@ _EXPORTS: dict[str, str] = {
     "feed_metrics": "callbacks.metrics_feed",
     "find_accelerator": "core.accelerators",
     "find_isolation": "training.isolation",
+    "format_check": "evaluation.judges.formats",
     "generate_with_prefix": "models.methods.prefix",
     "inspect_data": "data.inspection.inspection",
     "last_good_checkpoint": "checkpoints.choose",
@@ -150,6 +166,7 @@ _EXPORTS: dict[str, str] = {
     "mix_datasets": "data.mixing.mix",
     "near_clusters": "data.choosing.near_duplicates",
     "near_repeats": "data.choosing.near_duplicates",
+    "overfit_test": "training.overfit.check",
     "pack": "data.batching.packing",
     "packed_dataset": "data.batching.packing",
     "personal_data": "data.clean.personal",
@@ -159,6 +176,8 @@ _EXPORTS: dict[str, str] = {
     "profile_recipe": "profiling.run",
     "push_directory": "export.push",
     "read_geometry": "plan.read_geometry",
+    "read_ratings": "evaluation.rating.agreement",
+    "run_tasks": "evaluation.harness",
     "serving_report": "export.serving.report",
     "start_from_data": "models.methods.lora_start",
     "stream_data": "data.mixing.streaming",
@@ -169,6 +188,7 @@ _EXPORTS: dict[str, str] = {
     "train": "training.run",
     "verify_checkpoint": "checkpoints.verification.verify",
     "write_model_card": "export.card.write",
+    "write_rating_sheet": "evaluation.rating.sheet",
     "write_report": "report.page",
 }
 

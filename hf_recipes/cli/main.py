@@ -20,16 +20,18 @@ VERBS: dict[str, str] = {
     "plan": "will it fit, on which devices, how long, at what cost, with which parallelism",
     "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
     "prepare": "clean, tokenise, split and mix a recipe's data ahead of the run",
+    "overfit": "let the model learn a few rows by heart: is the set-up sound, and if not, what is broken",
     "profile": "measure where a recipe's steps spend time and memory, and say what to change",
     "sft": "fine-tune by a recipe (accelerate launch -m hf_recipes.sft, with checks before and an exit code after)",
     "classify": "fine-tune a text classifier by a recipe",
+    "sweep": "train a recipe with several values of some keys, side by side; find a learning rate",
     "launch": "write the job files of a scheduler from one recipe: Slurm, Kubernetes, SkyPilot, Ray",
     "verify": "check a checkpoint, adapter or model for damage",
     "evaluate": "compare base and tuned model on domain, format and general text",
     "merge": "merge an adapter into its base, tensor by tensor, and prove it",
     "export": "write a run's result as adapter, merged model, 4-bit or GGUF; load each back and measure it",
     "report": "draw the curves and write the page of a run",
-    "doctor": "measure the network between ranks, and say whether a strategy can live with it",
+    "doctor": "look at this machine, a run or any trainer's log (or the network) and say what is wrong",
 }
 _MODULES = {"ls": "recipes_list", "cp": "recipes_copy"}
 

@@ -14,7 +14,7 @@ from hf_recipes.core.ranks import rank
 
 SCHEMA = 1
 _TAIL_BYTES = 1 << 16
-KINDS = ("begin", "log", "eval", "generate", "save", "verify", "alarm", "note", "end")
+KINDS = ("begin", "overfit", "log", "eval", "generate", "save", "verify", "alarm", "note", "end")
 
 
 class EventLog:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import bisect
+import inspect
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer: its text, its `tokens` with the end token, whether it `ended` before the token limit, and its even
+    share of the wall time of its batch."""
+
+    text: str
+    tokens: int
+    ended: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -31,48 +44,97 @@ class Generations:
 
 
 def generate_answers(
-    model: Any, tokenizer: Any, conversations: Sequence[list[dict[str, Any]]], *, max_new_tokens: int, batch_size: int
+    model: Any,
+    tokenizer: Any,
+    conversations: Sequence[list[dict[str, Any]]],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    stop: Sequence[str] = (),
 ) -> Generations:
-    """Answer each conversation (messages up to the turn to be written) greedily.
+    """Answer each conversation (messages up to the turn to be written) greedily; see `answer_batches`.
+
+    Args:
+        conversations: at least one; the tokenizer's chat template renders them.
+    """
+    prompts = [render_prompt(tokenizer, messages) for messages in conversations]
+    return continue_prompts(model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size, stop=stop)
+
+
+def continue_prompts(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    stop: Sequence[str] = (),
+) -> Generations:
+    """`generate_answers` for prompts that are token ids already."""
+    answers: dict[int, Answer] = {}
+    for batch in answer_batches(
+        model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size, stop=stop
+    ):
+        answers |= batch
+    return Generations(
+        answers=[answers[index].text for index in range(len(prompts))],
+        new_tokens=sum(answer.tokens for answer in answers.values()),
+        seconds=sum(answer.seconds for answer in answers.values()),
+        cut=sum(not answer.ended for answer in answers.values()),
+    )
+
+
+def answer_batches(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    stop: Sequence[str] = (),
+) -> Iterator[dict[int, Answer]]:
+    """Continue prompts greedily, and give each batch's answers, by the index of their prompt, when it is done.
 
     Prompts are sorted by length, longest first, so that batches pad little and memory runs out at once if at all.
     The model's own sampling settings and penalties are set aside: greedy means the likeliest token.
 
     Args:
         model: a causal LM; evaluated in its dtype on its device. Its training mode is put back afterwards.
-        tokenizer: its chat template renders the prompts.
-        conversations: at least one.
+        tokenizer: its end token ends an answer, as does each of the model's generation config.
+        prompts: token ids.
         max_new_tokens: limit of an answer.
         batch_size: prompts generated at once.
+        stop: texts that end an answer where they first appear; they are not part of it.
     """
-    prompts = [render_prompt(tokenizer, messages) for messages in conversations]
-    return continue_prompts(model, tokenizer, prompts, max_new_tokens=max_new_tokens, batch_size=batch_size)
-
-
-def continue_prompts(
-    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch_size: int
-) -> Generations:
-    """`generate_answers` for prompts that are token ids already."""
     ends = end_token_ids(model, tokenizer)
     pad = pad_token_id(tokenizer, ends)
     settings = _greedy(max_new_tokens, ends, pad)
-    tokens: list[list[int]] = [[] for _ in prompts]
+    stopped = _stopper(tokenizer, stop)
     was_training = model.training
     model.eval()
-    started = time.perf_counter()
     try:
         for batch in length_batches([len(prompt) for prompt in prompts], batch_size):
-            for index, row in zip(batch, _generate(model, [prompts[i] for i in batch], pad, settings), strict=True):
-                tokens[index] = until_end(row, ends)
+            started = time.perf_counter()
+            rows = _generate(model, [prompts[index] for index in batch], pad, settings, stopped)
+            seconds = (time.perf_counter() - started) / len(batch)
+            yield {index: _answer(tokenizer, row, ends, stop, seconds) for index, row in zip(batch, rows, strict=True)}
     finally:
         model.train(was_training)
-    seconds = time.perf_counter() - started
-    return Generations(
-        answers=[tokenizer.decode(row, skip_special_tokens=True) for row in tokens],
-        new_tokens=sum(map(len, tokens)),
-        seconds=seconds,
-        cut=sum(not row or row[-1] not in ends for row in tokens),
-    )
+
+
+def _answer(tokenizer: Any, row: list[int], ends: Sequence[int], stop: Sequence[str], seconds: float) -> Answer:
+    tokens = until_end(row, ends)
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    places = [place for each in stop if (place := text.find(each)) >= 0]
+    if not places:
+        return Answer(text, len(tokens), bool(tokens) and tokens[-1] in ends, seconds)
+
+    def stopped(count: int) -> bool:  # the row's other tokens fill up its batch
+        said = tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        return any(each in said for each in stop)
+
+    needed = bisect.bisect_left(range(len(tokens)), True, key=stopped)
+    return Answer(text[: min(places)], needed, True, seconds)
 
 
 def render_prompt(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
@@ -114,13 +176,36 @@ def until_end(row: Sequence[int], ends: Sequence[int]) -> list[int]:
     return list(row)
 
 
-def _generate(model: Any, prompts: Sequence[Sequence[int]], pad: int, settings: Any) -> list[list[int]]:
+def _generate(
+    model: Any, prompts: Sequence[Sequence[int]], pad: int, settings: Any, stopped: Callable[[Any], Any] | None
+) -> list[list[int]]:
     import torch
 
     ids, mask = (torch.tensor(rows, device=model.device) for rows in left_pad(prompts, pad))
+    length = ids.shape[1]
+    more: dict[str, Any] = {}
+    if stopped is not None and _takes_criteria(model):
+        # Only what was written counts: a template may end in a line break, and "\n\n" would stop at the next.
+        more["stopping_criteria"] = [lambda tokens, scores, **kwargs: stopped(tokens[:, length:])]
     with torch.inference_mode():
-        output = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
-    return output[:, ids.shape[1] :].tolist()
+        output = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings, **more)
+    return output[:, length:].tolist()
+
+
+def _takes_criteria(model: Any) -> bool:
+    """Another runtime's `generate` may not; its answers are cut at the text all the same, only later."""
+    parameters = inspect.signature(model.generate).parameters
+    return "stopping_criteria" in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
+
+
+def _stopper(tokenizer: Any, stop: Sequence[str]) -> Callable[[Any], Any] | None:
+    """From token ids to whether each row ends in one of the texts; None without any."""
+    if not stop:
+        return None
+    from transformers import StopStringCriteria
+
+    criteria = StopStringCriteria(tokenizer, list(stop))
+    return lambda tokens: criteria(tokens, None)
 
 
 def _greedy(max_new_tokens: int, ends: list[int], pad: int) -> Any:

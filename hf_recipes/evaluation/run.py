@@ -1,28 +1,95 @@
-"""Evaluates a finished run: base against tuned, written to the run's ``evaluation.json``."""
+"""Evaluates a finished run: its models side by side, written to the run's ``evaluation.json``."""
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
-from hf_recipes.core.versions import stack_versions
-from hf_recipes.evaluation.compare import Scores, compare, evaluate_model, forgetting
-from hf_recipes.evaluation.general import TokenisedRow
-from hf_recipes.evaluation.suite import DomainRow, EvaluationSuite, draw
-
-SCHEMA = 1
-KEPT_ROWS = 64  # rows whose answers are written out, so that evaluation.json stays readable
+from hf_recipes.evaluation.asking import Questions, Share, ask, judged, row_key
+from hf_recipes.evaluation.document import document
+from hf_recipes.evaluation.gate import Condition, check_names
+from hf_recipes.evaluation.identity import model_identity
+from hf_recipes.evaluation.judges.choices import read_choices
+from hf_recipes.evaluation.judging import Judges
+from hf_recipes.evaluation.kept import KeptAnswers, Line
+from hf_recipes.evaluation.likelihood import TokenisedRow, supervised_tokens
+from hf_recipes.evaluation.measures import names_beforehand
+from hf_recipes.evaluation.rows import draw, read_instruction_rows
+from hf_recipes.evaluation.sides import LoadAdapter, LoadModel, Side, find_sides, with_each_model
+from hf_recipes.evaluation.suite import EvaluationSuite
 
 TokeniseRows = Callable[[Path, Any], list[TokenisedRow]]
-LoadModel = Callable[[str, str | None, str], Any]
-LoadAdapter = Callable[[Any, Path], Any]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a call of the verb changes.
+
+    Args:
+        samples, max_new_tokens: in place of the recipe's.
+        against: see `sides.find_sides`.
+        gate: conditions in place of the recipe's.
+    """
+
+    samples: int | None = None
+    max_new_tokens: int | None = None
+    against: tuple[str, ...] | None = None
+    gate: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """What the evaluation needs of other rooms.
+
+    Args:
+        rows: turns the file of general rows into token ids and labels with a tokenizer.
+        model: ``(name or path, revision, dtype name) -> model``.
+        adapter: ``(model, directory) -> model with the adapter``.
+    """
+
+    rows: TokeniseRows
+    model: LoadModel
+    adapter: LoadAdapter
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation checked and ready: its suite and judges, its models and what each is asked."""
+
+    run: RunDirectory
+    judges: Judges
+    sides: tuple[Side, ...]
+    tokenizers: Mapping[str, Any]
+    questions: Mapping[str, Questions]
+    dtype: str
+    gate: tuple[Condition, ...]
+
+    @property
+    def suite(self) -> EvaluationSuite:
+        return self.judges.suite
+
+    @property
+    def reference(self) -> str:
+        """The model that the others are compared with."""
+        return self.sides[0].name
+
+    def kept(self, side: Side) -> KeptAnswers:
+        """The answer file of a model."""
+        models = {
+            "model": model_identity(side.model, side.revision),
+            "adapter": None if side.adapter is None else model_identity(side.adapter, None),
+            "tokenizer": model_identity(side.tokenizer, None),
+        }
+        suite = self.suite
+        asked = {"dtype": self.dtype, "max_new_tokens": suite.max_new_tokens, "stop": list(suite.stop)}
+        path = self.run.path / "evaluation" / f"{side.name}.jsonl"
+        return KeptAnswers(path, {"models": models, "asked": asked})
 
 
 def evaluate_with(
@@ -33,43 +100,90 @@ def evaluate_with(
     max_new_tokens: int | None = None,
     load_model: LoadModel | None = None,
     load_adapter: LoadAdapter | None = None,
+    choices: Choices | None = None,
+    fresh: bool = False,
+    ask_elsewhere: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Compare base and tuned on the suite of the run's recipe; write and return ``evaluation.json``.
+    """Compare the run's models on the suite of its recipe; write and return ``evaluation.json``.
 
-    An adapter is evaluated on one loaded model, with the adapter off for the base side; a full fine-tune loads the
-    base, lets it go, and loads the result. Both sides use the tokenizer and the template of the training.
+    What was answered before is read from ``RUN/evaluation/`` and not asked again. One model is in memory at a time;
+    an adapter is put on the base that is there already. The run's models use the tokenizer and the template of the
+    training.
 
     Args:
         run: a finished run.
-        tokenise_rows: turns the file of general rows into token ids and labels with the run's tokenizer.
+        tokenise_rows: see `Loaders`.
         samples, max_new_tokens: in place of the suite's.
-        load_model: ``(name or path, revision, dtype name) -> model``; by default plain `from_pretrained`.
-        load_adapter: ``(model, directory) -> model with the adapter``; by default PEFT's.
+        load_model: see `Loaders`; by default plain `from_pretrained`.
+        load_adapter: see `Loaders`; by default PEFT's.
+        choices: everything else that a call may change, in place of `samples` and `max_new_tokens`.
+        fresh: answer everything anew.
+        ask_elsewhere: asks what is missing in other processes, each by `ask_share`.
 
     Raises:
-        UserError: the recipe has no ``evaluation``, the suite is ill-formed, there is no result, or the base is absent.
+        UserError: the recipe has no ``evaluation``, the suite is ill-formed, there is no result, or a model is absent.
+        CheckFailed: another process left rows unanswered.
     """
     started = time.perf_counter()
+    loaders = Loaders(tokenise_rows, load_model or load_causal_lm, load_adapter or load_peft_adapter)
+    evaluation = prepare_evaluation(run, loaders, choices or Choices(samples, max_new_tokens))
+    kept = {side.name: evaluation.kept(side) for side in evaluation.sides}
+    done = {name: file.collect(fresh=fresh) for name, file in kept.items()}
+    missing = [side for side in evaluation.sides if set(evaluation.questions[side.name].keys()) - set(done[side.name])]
+    _tell(evaluation, done)
+    if missing and ask_elsewhere is not None:
+        ask_elsewhere()
+        done = {name: file.collect() for name, file in kept.items()}
+    elif missing:
+        _ask(evaluation, missing, loaders, {side.name: kept[side.name].append for side in missing}, done, Share())
+        done = {name: file.read() for name, file in kept.items()}
+    lines = {side.name: _in_order(evaluation, side, done[side.name]) for side in evaluation.sides}
+    for name, some in lines.items():
+        kept[name].write(some)
+    return document(evaluation, lines, time.perf_counter() - started)
+
+
+def ask_share(run: RunDirectory, loaders: Loaders, choices: Choices, share: Share) -> None:
+    """Ask this process's share of what is not answered yet, and append the answers to its own files.
+
+    The files must not change meanwhile but by other shares.
+    """
+    evaluation = prepare_evaluation(run, loaders, choices)
+    kept = {side.name: evaluation.kept(side) for side in evaluation.sides}
+    done = {name: file.read() for name, file in kept.items()}
+
+    def writer(file: KeptAnswers) -> Callable[[list[Line]], None]:
+        return lambda lines: file.append(lines, share.rank)
+
+    missing = [side for side in evaluation.sides if set(evaluation.questions[side.name].keys()) - set(done[side.name])]
+    _ask(evaluation, missing, loaders, {name: writer(file) for name, file in kept.items()}, done, share)
+
+
+def prepare_evaluation(run: RunDirectory, loaders: Loaders, choices: Choices) -> Evaluation:
+    """Check and read everything that an evaluation needs, short of the models' weights.
+
+    Raises:
+        UserError: see `evaluate_with`.
+    """
     facts = run.read(run.run_json)
-    suite = _suite(run, facts, samples, max_new_tokens)
-    rows = suite.rows()
-    result = run.result
-    tokenizer = _load_tokenizer(result)
-    general = _general_rows(suite, tokenise_rows, tokenizer)
-    dtype = compute_dtype()
-    scores: dict[str, Scores] = {}
-    for side, model in _sides(facts, result, dtype, load_model or load_causal_lm, load_adapter or load_peft_adapter):
-        logger.info(f"Evaluating {side}: {len(rows)} answers, loss on {len(general)} general rows ({dtype}).")
-        scores[side] = evaluate_model(model, tokenizer, suite, general, rows)
-    _warn_of_cut_answers(scores["tuned"], suite)
-    evaluation = {
-        **_document(scores["base"], scores["tuned"], rows),
-        "settings": {**asdict(suite), "dtype": dtype, "decoding": "greedy"},
-        "versions": stack_versions(),
-        "seconds": time.perf_counter() - started,
-    }
-    run.write(run.evaluation_json, evaluation)
-    return evaluation
+    suite = suite_of(run, facts, choices)
+    judges = Judges.of(suite)
+    sides = find_sides(run, facts, choices.against)
+    gate = choices.gate or suite.gate
+    _check_gate(gate, suite, sides)
+    common = Questions(
+        domain=suite.rows(),
+        instructions=[]
+        if suite.instructions is None
+        else draw(read_instruction_rows(suite.instructions), suite.samples),
+        choices=[] if suite.choices is None else draw(read_choices(suite.choices), suite.samples),
+        tasks=suite.tasks,
+        documents=suite.samples,
+    )
+    tokenizers = {place: _load_tokenizer(place) for place in dict.fromkeys(side.tokenizer for side in sides)}
+    general = {place: _general_rows(suite, loaders.rows, tokenizer) for place, tokenizer in tokenizers.items()}
+    questions = {side.name: replace(common, general=general[side.tokenizer]) for side in sides}
+    return Evaluation(run, judges, tuple(sides), tokenizers, questions, compute_dtype(), gate)
 
 
 def compute_dtype() -> str:
@@ -92,59 +206,6 @@ def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
         raise UserError(f"Model '{name_or_path}' cannot be loaded ({reason}): put it back or restore access.") from None
 
 
-def _suite(
-    run: RunDirectory, facts: dict[str, Any], samples: int | None, max_new_tokens: int | None
-) -> EvaluationSuite:
-    settings = facts.get("recipe", {}).get("evaluation")
-    if not settings:
-        raise UserError(
-            f"The recipe of {run.path} has no 'evaluation': add e.g. evaluation: {{domain: held_out.jsonl, "
-            "schema: answer.schema.json, general: general.jsonl} to the recipe or to 'recipe' in run.json."
-        )
-    given = {"samples": samples, "max_new_tokens": max_new_tokens}
-    return EvaluationSuite.from_dict({**settings, **{key: value for key, value in given.items() if value is not None}})
-
-
-def _load_tokenizer(result: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(result)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{result} holds no tokenizer ({reason}): copy that of the training into it.") from None
-    if tokenizer.chat_template is None:
-        raise UserError(f"The tokenizer in {result} has no chat template: put that of the training into it.")
-    return tokenizer
-
-
-def _general_rows(suite: EvaluationSuite, tokenise_rows: TokeniseRows, tokenizer: Any) -> Sequence[TokenisedRow]:
-    if suite.general is None:
-        return []
-    rows = tokenise_rows(suite.general, tokenizer)
-    if not rows:
-        raise UserError(f"{suite.general} gives no row to take a loss on: evaluation.general needs at least one.")
-    return draw(rows, suite.samples)
-
-
-def _sides(
-    facts: dict[str, Any], result: Path, dtype: str, load_model: LoadModel, load_adapter: LoadAdapter
-) -> Iterator[tuple[Literal["base", "tuned"], Any]]:
-    """Yield the base, then the tuned model, with one model in memory at a time."""
-    base = facts["base_model"]
-    model = _ready(load_model(base["name_or_path"], base.get("revision"), dtype), result)
-    if (result / "adapter_config.json").exists():
-        model = load_adapter(model, result)
-        with model.disable_adapter():
-            yield "base", model
-    else:
-        yield "base", model
-        del model
-        gc.collect()
-        model = _ready(load_model(str(result), None, dtype), result)
-    yield "tuned", model
-
-
 def load_peft_adapter(model: Any, directory: Path) -> Any:
     """The adapter of `directory` on `model`, as PEFT loads it."""
     from peft import PeftModel
@@ -152,57 +213,83 @@ def load_peft_adapter(model: Any, directory: Path) -> Any:
     return PeftModel.from_pretrained(model, directory)
 
 
-def _ready(model: Any, result: Path) -> Any:
-    """Put the model where it computes, and let it stop at the end tokens of the training on both sides."""
-    import torch
-    from transformers import GenerationConfig
+def suite_of(run: RunDirectory, facts: Mapping[str, Any], choices: Choices) -> EvaluationSuite:
+    """The suite of a run's recipe, with what the call changes.
 
-    if (result / "generation_config.json").is_file():
-        model.generation_config.eos_token_id = GenerationConfig.from_pretrained(result).eos_token_id
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _document(base: Scores, tuned: Scores, rows: list[DomainRow]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "table": compare(base, tuned),
-        "base": _summary(base),
-        "tuned": _summary(tuned),
-        "change": _changes(base, tuned),
-        "rows": [_row(index, row, base, tuned) for index, row in enumerate(rows[:KEPT_ROWS])],
-    }
-
-
-def _summary(scores: Scores) -> dict[str, Any]:
-    return {
-        "domain": asdict(scores.domain),
-        "general": None if scores.general is None else asdict(scores.general),
-        "cut_answers": scores.cut,
-        "seconds_per_answer": scores.seconds_per_answer,
-        "tokens_per_second": scores.tokens_per_second,
-    }
-
-
-def _changes(base: Scores, tuned: Scores) -> dict[str, float | None]:
-    """Tuned minus base: shares in [-1, 1], the general loss in nats per token."""
-    changes: dict[str, float | None] = {"forgetting": forgetting(base, tuned)}
-    for name in ("parses", "fits_schema", "fields_right", "exact"):
-        before, after = getattr(base.domain, name), getattr(tuned.domain, name)
-        changes[name] = None if before is None or after is None else after - before
-    return changes
-
-
-def _row(index: int, row: DomainRow, base: Scores, tuned: Scores) -> dict[str, Any]:
-    sides = {
-        side: {"answer": scores.answers[index], **asdict(scores.verdicts[index])}
-        for side, scores in (("base", base), ("tuned", tuned))
-    }
-    return {"line": row.number, "prompt": row.messages, "reference": row.reference, **sides}
-
-
-def _warn_of_cut_answers(tuned: Scores, suite: EvaluationSuite) -> None:
-    if tuned.cut:
-        logger.warning(
-            f"{tuned.cut} of {tuned.domain.rows} tuned answers met the limit of {suite.max_new_tokens} tokens without "
-            "an end token: raise --max-new-tokens, or check by `hf-recipes inspect` that the end of turn is trained."
+    Raises:
+        UserError: the recipe has none, or it is ill-formed.
+    """
+    settings = facts.get("recipe", {}).get("evaluation")
+    if not settings:
+        raise UserError(
+            f"The recipe of {run.path} has no 'evaluation': add e.g. evaluation: {{domain: held_out.jsonl, "
+            "schema: answer.schema.json, general: general.jsonl} to the recipe or to 'recipe' in run.json."
         )
+    given = {"samples": choices.samples, "max_new_tokens": choices.max_new_tokens}
+    return EvaluationSuite.from_dict({**settings, **{key: value for key, value in given.items() if value is not None}})
+
+
+def _ask(
+    evaluation: Evaluation,
+    sides: Sequence[Side],
+    loaders: Loaders,
+    write: Mapping[str, Callable[[list[Line]], None]],
+    done: Mapping[str, Mapping[str, Line]],
+    share: Share,
+) -> None:
+    def use(side: Side, model: Any) -> None:
+        tokenizer, questions = evaluation.tokenizers[side.tokenizer], evaluation.questions[side.name]
+        ask(model, tokenizer, evaluation.judges, questions, done[side.name], write[side.name], share)
+
+    with_each_model(sides, evaluation.dtype, loaders.model, loaders.adapter, use)
+
+
+def _in_order(evaluation: Evaluation, side: Side, lines: Mapping[str, Line]) -> list[Line]:
+    """The lines of a model in the order of the questions, judged by the present judges."""
+    questions = evaluation.questions[side.name]
+    keys = questions.keys()
+    if missing := [key for key in keys if key not in lines]:
+        raise CheckFailed(f"{len(missing)} of {len(keys)} rows of {side.name} were not answered: run the verb again.")
+    answers = [judged(lines[row_key(row)], row, evaluation.judges) for row in questions.generated]
+    return [*answers, *(lines[key] for key in keys[len(answers) :])]
+
+
+def _tell(evaluation: Evaluation, done: Mapping[str, Mapping[str, Line]]) -> None:
+    for side in evaluation.sides:
+        questions = evaluation.questions[side.name]
+        keys = questions.keys()
+        there = len(set(keys) & set(done[side.name]))
+        known = f", {there} of {len(keys)} answered before" if there else ""
+        what = f"{len(questions.generated)} answers, loss on {len(questions.general)} general rows"
+        what += f", {len(questions.choices)} choices" if questions.choices else ""
+        logger.info(f"Evaluating {side.name}: {what} ({evaluation.dtype}{known}).")
+        if dropped := len(set(done[side.name]) - set(keys)):
+            logger.info(f"{dropped} answers to rows that are not asked now are dropped.")
+
+
+def _check_gate(gate: Sequence[Condition], suite: EvaluationSuite, sides: Sequence[Side]) -> None:
+    """A name that cannot be right is told before an hour of answers."""
+    if gate and (names := names_beforehand(suite)) is not None:
+        check_names(gate, names, [side.name for side in sides])
+
+
+def _load_tokenizer(place: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{place} holds no tokenizer ({reason}): copy that of the training into it.") from None
+    if tokenizer.chat_template is None:
+        raise UserError(f"The tokenizer in {place} has no chat template: put that of the training into it.")
+    return tokenizer
+
+
+def _general_rows(suite: EvaluationSuite, tokenise_rows: TokeniseRows, tokenizer: Any) -> Sequence[TokenisedRow]:
+    if suite.general is None:
+        return []
+    rows = [row for row in tokenise_rows(suite.general, tokenizer) if supervised_tokens(row["labels"])]
+    if not rows:
+        raise UserError(f"{suite.general} gives no row to take a loss on: evaluation.general needs at least one.")
+    return draw(rows, suite.samples)

@@ -2,96 +2,109 @@
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError, nearest
-from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
+from hf_recipes.evaluation.gate import Condition, parse_gate
+from hf_recipes.evaluation.judges.json_format import compiled_schema, value_fault
+from hf_recipes.evaluation.judges.text import TEXT_SCORES
+from hf_recipes.evaluation.rating_settings import RatingSettings
+from hf_recipes.evaluation.rows import DomainRow, draw, read_domain_rows
 from hf_recipes.evaluation.scoring import SchemaValidator, json_reference
 
-_SAMPLING_SEED = 0  # one seed for every evaluation: runs are compared on the same rows
-
-
-@dataclass(frozen=True)
-class DomainRow:
-    """One question: the turns up to the last assistant turn, and that turn as the reference. `number` is its line."""
-
-    number: int
-    messages: list[dict[str, Any]]
-    reference: str
+_FILES = ("domain", "schema", "general", "choices", "instructions")
+_NUMBERS = ("max_new_tokens", "samples", "batch_size", "during_training")
+_SETS = ("domain", "general", "choices", "instructions", "tasks")
+_NEEDS_DOMAIN = ("schema", "format", "scores", "function", "rating")
 
 
 @dataclass(frozen=True)
 class EvaluationSuite:
-    """Three sets: domain questions with references, a JSON Schema their answers must fit, general text.
+    """What a model is asked and how its answers are judged. At least one of the sets `domain`, `general`, `choices`,
+    `instructions` and `tasks` is given.
 
     Args:
         domain: JSONL, a row ``{"messages": [...]}`` whose last assistant turn is the reference.
-        schema: JSON Schema (Draft 2020-12) of the answers; None when the answers need no format.
-        general: rows of general data whose loss shows forgetting; None leaves that out.
+        schema: short for the format ``{schema: FILE}``.
+        general: rows of general data whose loss shows forgetting.
+        scores: keys of `judges.text.TEXT_SCORES`, of the domain answers against their references.
+        function: ``FILE.py:NAME``, a score of the user's own for domain answers; its code is run.
+        choices: JSONL of multiple-choice questions, answered by likelihood (`judges.choices`).
+        tasks: tasks of lm-evaluation-harness, by the path of their YAML or by name.
+        format: what a domain answer must be, see `judges.formats.format_check`.
+        instructions: JSONL of prompts with instructions that a program can check, as IFEval writes them.
+        rating: criteria and rows of the rating sheet for people.
+        gate: conditions that the result must meet.
+        during_training: rows of `domain` and of `general` whose loss is logged at each evaluation of the training.
+        stop: texts that end an answer.
         max_new_tokens: tokens an answer may have.
         samples: rows taken from each set, drawn with a fixed seed where the file has more.
         batch_size: answers generated at once.
     """
 
-    domain: Path
+    domain: Path | None = None
     schema: Path | None = None
     general: Path | None = None
+    scores: tuple[str, ...] = ()
+    function: str | None = None
+    choices: Path | None = None
+    tasks: tuple[str, ...] = ()
+    format: Mapping[str, Any] | None = None
+    instructions: Path | None = None
+    rating: RatingSettings | None = None
+    gate: tuple[Condition, ...] = ()
+    during_training: int = 0
+    stop: tuple[str, ...] = ()
     max_new_tokens: int = 48
     samples: int = 64
     batch_size: int = 32
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any]) -> EvaluationSuite:
-        """Build the suite from a recipe's ``evaluation:`` with absolute paths.
+    def from_dict(cls, settings: Mapping[str, Any]) -> EvaluationSuite:
+        """Build the suite from a recipe's ``evaluation:`` with absolute paths. A key that is null or empty is absent.
 
         Raises:
-            UserError: an unknown key, a missing file, or a number that is not a positive integer.
+            UserError: an unknown key, a missing file, a value of the wrong kind, or nothing to evaluate.
         """
         known = [field.name for field in fields(cls)]
         for key in settings:
             if key not in known:
                 raise UserError(f"evaluation.{key} is no key{nearest(str(key), known)}: known are {', '.join(known)}.")
-        if not settings.get("domain"):
+        given = {key: value for key, value in settings.items() if not _is_absent(key, value)}
+        if not any(given.get(key) for key in _SETS):
             raise UserError("evaluation.domain is missing: name a JSONL file of held-out rows with messages.")
-        paths = {key: _existing_file(key, settings.get(key)) for key in ("domain", "schema", "general")}
-        assert paths["domain"] is not None
-        numbers = {
-            key: _positive_integer(key, settings[key])
-            for key in ("max_new_tokens", "samples", "batch_size")
-            if settings.get(key) is not None
-        }
-        return cls(domain=paths["domain"], schema=paths["schema"], general=paths["general"], **numbers)
+        for key in _NEEDS_DOMAIN:
+            if key in given and "domain" not in given:
+                raise UserError(
+                    f"evaluation.{key} judges answers to evaluation.domain, which is missing: name its file."
+                )
+        if "schema" in given and "format" in given:
+            raise UserError("evaluation.schema is short for format: {schema: FILE}: keep one of the two.")
+        return cls(**{key: _checked(key, value) for key, value in given.items()})
+
+    @property
+    def format_spec(self) -> Mapping[str, Any] | None:
+        """The format asked for, `schema` included; None where answers need none."""
+        return {"schema": self.schema} if self.schema is not None else self.format
 
     def validator(self) -> SchemaValidator | None:
-        """The compiled schema, or None; a schema that is not one is a `UserError`."""
-        if self.schema is None:
-            return None
-        import jsonschema
-
-        try:
-            schema = read_json(self.schema)
-            jsonschema.Draft202012Validator.check_schema(schema)
-        except ValueError as error:
-            raise UserError(f"{self.schema} is not valid JSON ({error}): write a JSON Schema.") from None
-        except jsonschema.SchemaError as error:
-            raise UserError(f"{self.schema} is not a JSON Schema of Draft 2020-12: {error.message}.") from None
-        return jsonschema.Draft202012Validator(schema)
+        """The compiled schema of the format, or None; a schema that is not one is a `UserError`."""
+        schema = (self.format_spec or {}).get("schema")
+        return None if schema is None else _SchemaCheck(compiled_schema(schema))
 
     def rows(self) -> list[DomainRow]:
-        """Read the domain rows and draw `samples` of them, in file order.
+        """Read the domain rows and draw `samples` of them, in file order; none without a `domain`.
 
         Raises:
             UserError: the file is empty, or a row is ill-formed; file and line are named.
         """
-        rows = list(_read_rows(self.domain))
-        if not rows:
-            raise UserError(f"{self.domain} holds no rows: evaluation.domain needs at least one.")
+        if self.domain is None:
+            return []
+        rows = read_domain_rows(self.domain)
         self._warn_about_references(rows)
         return draw(rows, self.samples)
 
@@ -102,22 +115,62 @@ class EvaluationSuite:
         values = [(row, json_reference(row.reference)) for row in rows]
         bad = [row.number for row, value in values if value is None or not validator.is_valid(value)]
         if bad:
+            schema = self.schema or "the schema"
             logger.warning(
-                f"{self.domain}: {len(bad)} of {len(rows)} references do not fit {self.schema} (first in line {bad[0]})"
+                f"{self.domain}: {len(bad)} of {len(rows)} references do not fit {schema} (first in line {bad[0]})"
                 " and cannot be answered rightly: correct the references or the schema."
             )
 
 
-def draw(rows: list[Any], count: int) -> list[Any]:
-    """At most `count` of `rows`, drawn with a fixed seed (not a file's head, which may be sorted) and kept in order."""
-    if len(rows) <= count:
-        return rows
-    return [rows[index] for index in sorted(random.Random(_SAMPLING_SEED).sample(range(len(rows)), count))]
+@dataclass(frozen=True)
+class _SchemaCheck:
+    validator: Any
+
+    def is_valid(self, instance: Any) -> bool:
+        return not value_fault(instance, self.validator)
 
 
-def _existing_file(key: str, value: Any) -> Path | None:
-    if value is None or value == "":
-        return None
+def _is_absent(key: str, value: Any) -> bool:
+    off = value is False or (key == "during_training" and value in (0, "off"))
+    return value is None or off or value in ("", [], {})
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key in _FILES:
+        return _existing_file(key, value)
+    if key in _NUMBERS:
+        return _positive_integer(key, value)
+    if key == "format":
+        return _format(value)
+    if key == "rating":
+        return RatingSettings.from_dict(value)
+    if key == "function":
+        return _function(value)
+    texts = _texts(key, value)
+    if key == "gate":
+        return parse_gate(",".join(texts))
+    if key == "tasks":
+        for name in texts:
+            if Path(name).suffix in (".yaml", ".yml", ".json"):
+                _existing_file("tasks", name)
+    if key == "scores":
+        for name in texts:
+            if name not in TEXT_SCORES:
+                known = ", ".join(TEXT_SCORES)
+                raise UserError(
+                    f"evaluation.scores: {name!r} is no score{nearest(name, TEXT_SCORES)}: known are {known}."
+                )
+    return texts
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(each, str) and each for each in values):
+        raise UserError(f"evaluation.{key}: {value!r} is not a list of texts: write [first, second].")
+    return tuple(values)
+
+
+def _existing_file(key: str, value: Any) -> Path:
     if not isinstance(value, (str, Path)):
         raise UserError(f"evaluation.{key}: {value!r} is not a path: write the name of a file.")
     if not Path(value).is_file():
@@ -125,38 +178,23 @@ def _existing_file(key: str, value: Any) -> Path | None:
     return Path(value)
 
 
+def _format(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"evaluation.format: {value!r} is not a mapping: write e.g. format: {{json: true}}.")
+    if isinstance(value.get("schema"), str):
+        _existing_file("format.schema", value["schema"])
+    return dict(value)
+
+
+def _function(value: Any) -> str:
+    file, colon, name = str(value).rpartition(":")
+    if not isinstance(value, str) or not colon or not name.isidentifier():
+        raise UserError(f"evaluation.function: {value!r} is not of the form file.py:function.")
+    _existing_file("function", file)
+    return value
+
+
 def _positive_integer(key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"evaluation.{key}: {value!r} is not a positive whole number.")
     return value
-
-
-def _read_rows(path: Path) -> Iterator[DomainRow]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield _domain_row(f"{path}, line {number}", number, line)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): convert it.") from None
-
-
-def _domain_row(where: str, number: int, line: str) -> DomainRow:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not valid JSON ({error}): each line must be one row.") from None
-    turns = row.get("messages") if isinstance(row, dict) else None
-    if not isinstance(turns, list):
-        raise UserError(f"{where} has no list 'messages': write {{'messages': [{{'role': …, 'content': …}}, …]}}.")
-    for index, turn in enumerate(turns):
-        if (
-            not isinstance(turn, dict)
-            or not isinstance(turn.get("role"), str)
-            or not isinstance(turn.get("content"), str)
-        ):
-            raise UserError(f"{where}: messages[{index}] needs a role and a content, both text.")
-    last = max((index for index, turn in enumerate(turns) if turn["role"] == "assistant"), default=None)
-    if not last:  # absent, or in first place with nothing to answer
-        raise UserError(f"{where} has no assistant turn after a prompt: its last assistant turn is the reference.")
-    return DomainRow(number=number, messages=turns[:last], reference=turns[last]["content"])

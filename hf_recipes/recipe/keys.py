@@ -61,7 +61,7 @@ KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
 }
 
 # Kinds of value a key may have besides its annotation's: `HfArgumentParser` knows no unions of three.
-MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list"), "on_finish": ("bool",)}
+MORE_KINDS: dict[str, tuple[str, ...]] = {"clean": ("bool", "list"), "on_finish": ("bool",), "overfit_check": ("bool",)}
 
 
 @dataclass
@@ -191,6 +191,13 @@ class RecipeArguments:
         default=None,
         metadata={"help": "Where prepared samples are kept; by default in the cache directory of hf_recipes."},
     )
+    overfit_check: int = field(
+        default=100,
+        metadata={
+            "help": "Before the run, learn some of this many training rows by heart, as many as half a minute or a "
+            "tenth of the run allows, to see that data, model, learning rate and precision are sound (off: do not)."
+        },
+    )
     watch: dict[str, Any] | None = field(
         default=None, metadata={"help": "Thresholds of the watchers; absent ones keep their defaults."}
     )
@@ -207,8 +214,9 @@ class RecipeArguments:
     evaluation: dict[str, Any] | None = field(
         default=None,
         metadata={
-            "help": "What `hf-recipes evaluate` compares base and tuned on: {domain, schema, general, "
-            "max_new_tokens, samples, batch_size}."
+            "help": "What `hf-recipes evaluate` compares models on: {domain, scores, function, format, schema, "
+            "choices, instructions, general, tasks, rating, gate, during_training, stop, max_new_tokens, samples, "
+            "batch_size}."
         },
     )
     max_label_share: float = field(

@@ -29,7 +29,7 @@ _RENAMED_KEYS = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
-_EVALUATION_FILES = ("domain", "schema", "general")
+_EVALUATION_FILES = ("domain", "schema", "general", "choices", "instructions")
 
 
 # The home directory is written out in them by whoever reads the recipe; other paths are looked for where they are read.
@@ -109,12 +109,27 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *,
     _check_ranges(merged, where)
     merged["datasets"] = [_located_source(source, path) for source in merged["datasets"]]
     if evaluation := merged.get("evaluation"):
-        for key in _EVALUATION_FILES:
-            if evaluation.get(key) is not None and not isinstance(evaluation[key], str):
-                raise UserError(f"{where('evaluation')}: evaluation.{key} must name a file, not {evaluation[key]!r}.")
-        files = {key: _beside_recipe(evaluation[key], path) for key in _EVALUATION_FILES if evaluation.get(key)}
-        merged["evaluation"] = {**evaluation, **files}
+        merged["evaluation"] = _located_evaluation(evaluation, path, where)
     return Recipe(path.stem, merged, frozenset(checked))
+
+
+def _located_evaluation(evaluation: dict[str, Any], recipe: Path, where: Callable[[str], str]) -> dict[str, Any]:
+    """Every file that an `evaluation:` names, found as data files are; the rest is checked where it is used."""
+    for key in _EVALUATION_FILES:
+        if evaluation.get(key) is not None and not isinstance(evaluation[key], str):
+            raise UserError(f"{where('evaluation')}: evaluation.{key} must name a file, not {evaluation[key]!r}.")
+    found: dict[str, Any] = {
+        key: _beside_recipe(evaluation[key], recipe) for key in _EVALUATION_FILES if evaluation.get(key)
+    }
+    tasks, function, form = (evaluation.get(key) for key in ("tasks", "function", "format"))
+    if isinstance(tasks, list):
+        found["tasks"] = [_beside_recipe(each, recipe) if isinstance(each, str) else each for each in tasks]
+    if isinstance(function, str) and ":" in function:
+        file, name = function.rsplit(":", 1)
+        found["function"] = f"{_beside_recipe(file, recipe)}:{name}"
+    if isinstance(form, dict) and isinstance(form.get("schema"), str):
+        found["format"] = {**form, "schema": _beside_recipe(form["schema"], recipe)}
+    return {**evaluation, **found}
 
 
 def _located_source(source: Any, recipe: Path) -> Any:
@@ -160,6 +175,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "pipeline_parallel_size": (1, 1e4),
     "dataset_num_proc": (1, 1e4),
     "max_repeats": (1, 1e6),
+    "overfit_check": (0, 1e6),
     "adapter_size": (1, 1e6),
     "adapter_dropout": (0.0, 0.99),
     "num_virtual_tokens": (1, 1e5),

@@ -1,4 +1,4 @@
-"""The evaluation's part of the page: the table base | tuned, and answers side by side."""
+"""The evaluation's part of the page: the table of its models, and answers side by side."""
 
 from __future__ import annotations
 
@@ -12,24 +12,46 @@ from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.series import as_number
 
 SHOWN_OF_A_KIND = 3
+_SURE = "* the 95 % interval of the difference (paired bootstrap over the rows) leaves out 0."
 _NO_TABLE = "evaluation.json is not there: `hf-recipes evaluate` compares base and tuned."
 
 
 def evaluation(record: RunRecord) -> str:
     """The whole section."""
-    lines = record.evaluation.get("table")
-    if not isinstance(lines, list):
+    found = _columns(record.evaluation)
+    if found is None:
         return section("Evaluation", note(_NO_TABLE))
-    rows = [
-        [text(line[0]), _bar(line[1]), _bar(line[2])] for line in lines if isinstance(line, list) and len(line) == 3
-    ]
-    parts = [table(["", "base", "tuned"], rows, css="compare"), note(_settings(record.evaluation))]
+    heads, lines = found
+    rows = [[text(line[0]), *map(_bar, line[1:])] for line in lines]
+    parts = [table(heads, rows, css="compare" if len(heads) == 3 else "")]
+    if any(isinstance(cell, str) and cell.endswith("*") for line in lines for cell in line):
+        parts.append(note(_SURE))
+    parts += [f"<p>Gate: {text(sentence)}</p>" for sentence in _gate(record.evaluation)]
+    parts.append(note(_settings(record.evaluation)))
     answers = record.evaluation.get("rows")
     chosen = choose(answers) if isinstance(answers, list) else []
     if chosen:
         parts.append("<h3>Answers side by side</h3>" + "".join(map(_answer, chosen)))
-        parts.append(note(f"{len(chosen)} of {len(answers or [])} answers; all are in evaluation.json."))
+        parts.append(note(f"{len(chosen)} of {len(answers or [])} answers; all are in evaluation/."))
     return section("Evaluation", "".join(parts))
+
+
+def _columns(document: dict[str, Any]) -> tuple[list[str], list[list[Any]]] | None:
+    """Heads and rows: of all models with their differences, else of base and tuned, as older evaluations have them."""
+    heads, wide = document.get("columns"), document.get("side_by_side")
+    if isinstance(heads, list) and heads and isinstance(wide, list):
+        return [str(head) for head in heads], [
+            line for line in wide if isinstance(line, list) and len(line) == len(heads)
+        ]
+    lines = document.get("table")
+    if not isinstance(lines, list):
+        return None
+    return ["", "base", "tuned"], [line for line in lines if isinstance(line, list) and len(line) == 3]
+
+
+def _gate(document: dict[str, Any]) -> list[Any]:
+    outcomes = document.get("gate")
+    return [each.get("sentence") for each in outcomes if isinstance(each, dict)] if isinstance(outcomes, list) else []
 
 
 def choose(rows: Sequence[Any]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from hf_recipes.report import overlay, sections
 from hf_recipes.report.chart_data import chart_data
 from hf_recipes.report.comparison import evaluation
 from hf_recipes.report.curves import write_curves
+from hf_recipes.report.overfit_result import overfit_result
 from hf_recipes.report.planned import planned
 from hf_recipes.report.read_run import RunRecord, read_run
 from hf_recipes.report.samples import samples
@@ -91,6 +92,7 @@ def _one(record: RunRecord) -> Content:
         sections.data_ledger(record),
         sections.checkpoints(record),
         planned(record),
+        overfit_result(record),
         sections.recipe(record),
         sections.environment(record),
     ]

@@ -56,7 +56,7 @@ def build_arguments(
     # head, which the loss uses outside the model's forward.
     values.setdefault("ddp_find_unused_parameters", False)
     values.setdefault("activation_checkpointing", False)  # on is TRL's default; see `fit_in_memory`
-    if recipe.get("eval_share", 0.1) == 0:
+    if recipe.get("eval_share", 0.1) == 0 and not (recipe.get("evaluation") or {}).get("during_training"):
         values["eval_strategy"] = "no"
     values.setdefault("output_dir", "runs")
     arguments, model_settings, ours = parse_recipe(Recipe(recipe.name, values, recipe.given))

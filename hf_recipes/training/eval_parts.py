@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from hf_recipes.callbacks.metrics_feed import add_metrics
+from hf_recipes.training.suite_rows import PREFIX
 
 
 class EvalParts(TrainerCallback):
@@ -37,7 +38,10 @@ class EvalParts(TrainerCallback):
 
 
 def evaluate_in_parts(trainer: Any) -> None:
-    """Let a trainer whose `eval_dataset` is a dict of parts log their common loss too."""
+    """Let a trainer whose `eval_dataset` is a dict of parts log their common loss too: that of the data's own parts,
+    which the rows of the recipe's `evaluation:` are none of, unless there are no others."""
     parts = trainer.eval_dataset
     if isinstance(parts, dict):
-        trainer.callback_handler.callbacks.insert(0, EvalParts({name: len(rows) for name, rows in parts.items()}))
+        rows = {name: len(part) for name, part in parts.items()}
+        own = {name: count for name, count in rows.items() if not name.startswith(PREFIX)}
+        trainer.callback_handler.callbacks.insert(0, EvalParts(own or rows))

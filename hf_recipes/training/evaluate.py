@@ -1,13 +1,15 @@
-"""Base against tuned for a finished run: the evaluation room, with the data and model rooms it needs."""
+"""A finished run's models side by side: the evaluation room, with the data and model rooms it needs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.data.prepare import prepare_data
-from hf_recipes.evaluation.run import evaluate_with, load_peft_adapter
+from hf_recipes.evaluation.gate import Condition, parse_gate
+from hf_recipes.evaluation.run import Choices, Loaders, evaluate_with, load_peft_adapter
 from hf_recipes.models.base import load_base
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
 from hf_recipes.models.methods.prefix import generate_with_prefix
@@ -15,38 +17,74 @@ from hf_recipes.models.source import find_model
 from hf_recipes.report.page import write_report
 
 if TYPE_CHECKING:
-    from hf_recipes.evaluation.general import TokenisedRow
+    from hf_recipes.evaluation.likelihood import TokenisedRow
 
 MAX_GENERAL_TOKENS = 2048
 
 
 def evaluate_run(
-    run: RunDirectory | str | Path | None = None, *, samples: int | None = None, max_new_tokens: int | None = None
+    run: RunDirectory | str | Path | None = None,
+    *,
+    samples: int | None = None,
+    max_new_tokens: int | None = None,
+    against: Sequence[str] | None = None,
+    gate: str | Sequence[Condition] = (),
+    num_processes: int = 1,
+    fresh: bool = False,
 ) -> dict[str, Any]:
-    """Compare base and tuned on the `evaluation` of a run's recipe; writes evaluation.json and the report anew.
+    """Compare a run's models on the `evaluation` of its recipe; writes evaluation.json and the report anew.
+
+    Every answer is kept in ``RUN/evaluation/MODEL.jsonl``, and what is there is not asked again.
 
     Args:
         run: A run directory; None for the current directory or the newest run.
         samples: Rows of each set, in place of the recipe's.
         max_new_tokens: Limit of an answer, in place of the recipe's.
+        against: What to compare with: ``base``, ``merged``, ``NAME=PATH`` or a path (a run, an adapter, a model, a Hub
+            name). By default the base and all that was merged from this run.
+        gate: Conditions such as ``"format>0.95,forgetting<0.1"``, in place of the recipe's; whether each holds is in
+            ``["gate"]`` of what is returned.
+        num_processes: How many processes share the rows, each with a model, and a GPU where there are any.
+        fresh: Answer everything anew.
 
     Returns:
-        The content of evaluation.json; ``["table"]`` holds the rows of the table (see `evaluation.compare.render`).
+        The content of evaluation.json; ``["figures"]`` holds all figures (`evaluation.table.render_document` shows
+        them), ``["table"]`` those of base and tuned.
 
     Raises:
         UserError: no such run, no result in it, no ``evaluation`` in its recipe, or a file of it is wrong.
+        CheckFailed: a process failed.
     """
     directory = run if isinstance(run, RunDirectory) else find_run(run)
+    choices = Choices(
+        samples=samples,
+        max_new_tokens=max_new_tokens,
+        against=None if against is None else tuple(against),
+        gate=parse_gate(gate) if isinstance(gate, str) else tuple(gate),
+    )
+    ask_elsewhere = None
+    if num_processes > 1:
+        from hf_recipes.training.evaluate_share import ask_in_processes
+
+        def ask_elsewhere() -> None:
+            ask_in_processes(directory, choices, num_processes)
+
     evaluation = evaluate_with(
         directory,
         tokenise_rows,
-        samples=samples,
-        max_new_tokens=max_new_tokens,
         load_model=load_model,
         load_adapter=load_adapter,
+        choices=choices,
+        fresh=fresh,
+        ask_elsewhere=ask_elsewhere,
     )
     write_report(directory)
     return evaluation
+
+
+def loaders() -> Loaders:
+    """How this stack reads general rows and loads models."""
+    return Loaders(tokenise_rows, load_model, load_adapter)
 
 
 def tokenise_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:

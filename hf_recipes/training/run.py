@@ -31,6 +31,7 @@ from hf_recipes.training.fit import fit_in_memory
 from hf_recipes.training.loss_kernels import choose_kernel
 from hf_recipes.training.model import build_for_method
 from hf_recipes.training.output import recorded_end, write_last_report
+from hf_recipes.training.overfit.before_run import check_before_run, tell_left_out
 from hf_recipes.training.parallelism import padded_to
 from hf_recipes.training.plan_check import PlanCheck, planned_row, training_pace
 from hf_recipes.training.plan_data import DEFAULT_LENGTH, supervised_share
@@ -38,6 +39,7 @@ from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
 from hf_recipes.training.same_run import tell_other_data
 from hf_recipes.training.setup import Setup, set_up, start_checkpoint_keeper, tell_setup, write_run_record
+from hf_recipes.training.suite_rows import eval_sets, format_judge, recipe_suite, suite_parts
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
 
@@ -68,11 +70,14 @@ def train(recipe: Recipe) -> RunDirectory:
     if recipe.get("strategy") == "pp":  # no Trainer: the pipeline has a loop of its own
         from hf_recipes.training import pipelined
 
+        if recipe.get("overfit_check", True):
+            tell_left_out("strategy: pp")
         return pipelined.train(recipe)
     use_all_cores()
     setup = set_up(recipe)
     with only_writer(setup.run.path), recorded_end(setup.run.path) as end:
         built = build_run(setup)
+        check_before_run(built)
         train_and_save(built.trainer, setup, built.source, built.resume, end)
         built.plan.add_measured(*training_pace(built.trainer))
         write_data_report(setup, built.data)  # once more: a stream is counted while it is read
@@ -93,6 +98,7 @@ def build_run(setup: Setup) -> BuiltRun:
     if setup.ours.strategy == "pp":
         raise UserError("strategy: pp is for `hf-recipes sft` only: take another strategy here.")
     check_rows(recipe)
+    suite = recipe_suite(recipe.values)
     check_world_size(setup.ours.num_processes, arguments.world_size)
     plan = PlanCheck(setup)
     watchers = recipe_watchers(setup)
@@ -101,6 +107,7 @@ def build_run(setup: Setup) -> BuiltRun:
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
     data = prepare(setup, tokenizer, resume)
+    suite_sets = suite_parts(suite, tokenizer, recipe.values)
     tell_setup(setup, source, report_table(data.report))
     longest = longest_row(data.train, recipe)
     plan.check(planned_row(longest, recipe), supervised_share(data.report))
@@ -114,9 +121,10 @@ def build_run(setup: Setup) -> BuiltRun:
     stop_ids = stop_at_end_of_turn(model, data.report)
     write_run_record(setup, source, model, task="causal_lm", end_of_turn_token_ids=stop_ids, fitted=fitted)
     callbacks = [*watchers, start_checkpoint_keeper(setup, source)]
-    trainer = _build_trainer(setup, model, tokenizer, data, rows, collator, callbacks)
+    evaluated = eval_sets(eval_parts(data), suite_sets)
+    trainer = _build_trainer(setup, model, tokenizer, data, evaluated, rows, collator, callbacks)
     evaluate_in_parts(trainer)
-    watch_with(trainer, setup)
+    watch_with(trainer, setup, format_judge(suite))
     return BuiltRun(setup, trainer, source, data, resume, plan)
 
 
@@ -125,6 +133,7 @@ def _build_trainer(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     data: PreparedData | StreamedData,
+    evaluated: Dataset | dict[str, Dataset] | None,
     rows: TrainingRows,
     collator: SupervisedCollator,
     callbacks: list[TrainerCallback],
@@ -136,7 +145,7 @@ def _build_trainer(
         args=arguments,
         data_collator=collator,
         train_dataset=rows.dataset,
-        eval_dataset=eval_parts(data),
+        eval_dataset=evaluated,
         processing_class=tokenizer,
         callbacks=callbacks,
         optimizers=(optimizer_of_run(setup, model), None),
@@ -167,7 +176,7 @@ def prepare(setup: Setup, tokenizer: PreTrainedTokenizerBase, resume: Path | Non
         data = first_on_each_machine(lambda: prepare_data(values["datasets"], tokenizer, **settings))
     if len(set(gather(data.report["fingerprint"]))) > 1:
         raise UserError("The ranks read different data: give all of them the same files (same content, same recipe).")
-    if data.eval is None:
+    if data.eval is None and not (values.get("evaluation") or {}).get("during_training"):
         setup.arguments.eval_strategy = "no"
     if resume:
         tell_other_data(setup.run, data.report)

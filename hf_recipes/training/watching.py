@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from hf_recipes.callbacks.answer_format import Judgement, judge_answer
 from hf_recipes.callbacks.build import build_watchers
 from hf_recipes.callbacks.config import WatchConfig
 from hf_recipes.callbacks.event_log import EventLogCallback
@@ -42,10 +43,10 @@ def recipe_watchers(setup: Setup) -> list[TrainerCallback]:
     return [EventLogCallback(), recipe_guard(setup), *build_watchers(setup.ours.watch, last_good=_last_good)]
 
 
-def watch_with(trainer: Any, setup: Setup) -> None:
+def watch_with(trainer: Any, setup: Setup, judge: Callable[[str, str | None], Judgement] = judge_answer) -> None:
     """Add what needs the trainer: an early end to evaluations when the run is asked to stop, sample answers to its eval
-    rows (domain ones, where they are apart), the metrics feed, and the live page, last, so that it shows what the
-    others wrote."""
+    rows (domain ones, where they are apart), by `judge`, the metrics feed, and the live page, last, so that it shows
+    what the others wrote."""
     cut_evaluations(trainer)
     config = WatchConfig.from_dict(setup.ours.watch)
     rows = trainer.eval_dataset
@@ -59,7 +60,7 @@ def watch_with(trainer: Any, setup: Setup) -> None:
             logger.info("watch.samples: %d asked for, there are %d eval rows.", config.samples, len(prompts))
         if setup.ours.method == "prefix":
             generate_with_prefix(trainer.accelerator.unwrap_model(trainer.model))
-        trainer.add_callback(GenerationWatch(prompts, config.sample_tokens))
+        trainer.add_callback(GenerationWatch(prompts, config.sample_tokens, judge))
     feed_metrics(trainer)
     if config.live_report:
         trainer.add_callback(ReportCallback())

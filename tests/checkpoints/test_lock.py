@@ -58,7 +58,9 @@ def test_a_second_run_of_a_recipe_touches_nothing_of_the_first(tmp_path, tiny_mo
     rows, output = tmp_path / "rows.jsonl", tmp_path / "run"
     rows.write_text('{"prompt": "a", "completion": "b"}\n' * 20)
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"model_name_or_path: {tiny_model_dir}\ndatasets: [{{path: {rows}}}]\nmax_steps: 1\n")
+    recipe.write_text(
+        f"model_name_or_path: {tiny_model_dir}\ndatasets: [{{path: {rows}}}]\nmax_steps: 1\noverfit_check: off\n"
+    )
     output.mkdir()
     with held_by_another_process(output):
         before = {path.name: path.read_bytes() for path in output.iterdir()}

@@ -82,7 +82,9 @@ def test_ray_trains_by_it(tiny_model_dir, tmp_path):
     rows = [{"instruction": f"Say number {i}", "output": f"The number is {i * 7 % 10}."} for i in range(40)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = {"model_name_or_path": str(tiny_model_dir), "datasets": [str(tmp_path / "rows.jsonl")], "max_steps": 2}
-    (tmp_path / "tiny.yaml").write_text(json.dumps({**recipe, "eval_strategy": "no", "logging_steps": 1}))
+    (tmp_path / "tiny.yaml").write_text(
+        json.dumps({**recipe, "overfit_check": "off", "eval_strategy": "no", "logging_steps": 1})
+    )
     run = tmp_path / "runs/tiny"
     keys = ("--gpus", "0", "--cpus", "1", "--output_dir", str(run))
     written = ("--config", str(tmp_path / "tiny.yaml"), "--on", "ray", "--write", str(tmp_path / "job"))

@@ -53,6 +53,7 @@ def cluster(tiny_model_dir, tmp_path, monkeypatch):
         "datasets": [{"path": "rows.jsonl"}],
         "per_device_train_batch_size": 2,
         "max_steps": STEPS,
+        "overfit_check": "off",
         "eval_strategy": "no",
         "logging_steps": 1,
         "save_steps": 1000,

@@ -104,3 +104,17 @@ def test_latency_is_per_answer_and_per_token(tokenizer, tiny_model):
     result = generate_answers(tiny_model, tokenizer, CONVERSATIONS, max_new_tokens=2, batch_size=2)
     assert result.seconds_per_answer == pytest.approx(result.seconds / 3)
     assert result.tokens_per_second == pytest.approx(result.new_tokens / result.seconds)
+
+
+def test_a_stop_text_ends_an_answer_and_is_no_part_of_it(tokenizer, tiny_model):
+    """Each answer of a padded batch is cut where the plain one has the text, and counts the tokens up to it. The prompt
+    ends in a line break, which is no part of what was written."""
+    settings = {"max_new_tokens": 12, "batch_size": 3}
+    plain = generate_answers(tiny_model, tokenizer, CONVERSATIONS, **settings)
+    stop = plain.answers[1][3:5]
+    assert len(stop) == 2
+    stopped = generate_answers(tiny_model, tokenizer, CONVERSATIONS, stop=[stop, "never said"], **settings)
+    assert stopped.answers == [answer.partition(stop)[0] for answer in plain.answers]
+    assert stopped.answers[1] != plain.answers[1]
+    assert stopped.new_tokens < plain.new_tokens
+    assert stopped.cut < plain.cut

@@ -7,26 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from evaluated_runs import ORDERS, SCHEMA, adapter_run, make_run, tokenise_rows, turns
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import RunDirectory
-from hf_recipes.evaluation.compare import compare, evaluate_model, render
+from hf_recipes.evaluation.compare import evaluate_model, render
 from hf_recipes.evaluation.run import compute_dtype, evaluate_with
 from hf_recipes.evaluation.suite import EvaluationSuite
-
-SCHEMA = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
-ORDERS = [("12 blue pens", '{"item": "blue pens"}'), ("3 candles for Anna", '{"item": "candles"}')]
-
-
-def tokenise_rows(path: Path, tokenizer) -> list[dict]:
-    texts = [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
-    rows = [tokenizer(text)["input_ids"] for text in texts]
-    return [{"input_ids": ids, "labels": list(ids)} for ids in rows]
-
-
-def turns(question: str, answer: str) -> dict:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
 
 @pytest.fixture
@@ -36,27 +24,6 @@ def settings(tmp_path) -> dict:
     schema.write_text(json.dumps(SCHEMA))
     general.write_text('{"text": "The capital of France? Paris."}\n{"text": "hello"}\n')
     return {"domain": str(domain), "schema": str(schema), "general": str(general), "max_new_tokens": 4}
-
-
-def make_run(path: Path, base: Path, settings: dict | None) -> RunDirectory:
-    run = RunDirectory(path)
-    recipe = {} if settings is None else {"evaluation": settings}
-    run.write(run.run_json, {"base_model": {"name_or_path": str(base), "revision": None}, "recipe": recipe})
-    return run
-
-
-def adapter_run(path: Path, base: Path, tokenizer, settings: dict | None) -> RunDirectory:
-    """A run whose adapter is random noise."""
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    run = make_run(path, base, settings)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    torch.manual_seed(1)
-    config = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    get_peft_model(model, config).save_pretrained(run.adapter)
-    tokenizer.save_pretrained(run.adapter)
-    return run
 
 
 def test_an_adapter_run_compares_the_base_with_the_adapter(tmp_path, tiny_model_dir, tokenizer, settings):
@@ -129,11 +96,17 @@ def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
     assert [row[0] for row in evaluation["table"]] == [
         "JSON that parses",
         "JSON that fits the schema",
+        "  the same, in or out of prose (lenient)",
+        "  prose around it",
         "fields exactly right",
         "all fields right",
         "loss on general text",
-        "forgetting (tuned - base)",
+        "forgetting (its rise over base)",
+        "tokens per answer",
+        "answers cut at the limit",
         "seconds per answer",
+        "time to first token (ms)",
+        "time per token after it (ms)",
     ]
 
 
@@ -175,13 +148,6 @@ def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, token
     evaluation = evaluate_with(run, tokenise_rows, load_model=load)
     assert loaded == [str(tiny_model_dir), str(run.model)]
     assert abs(evaluation["change"]["forgetting"]) > 1e-3
-
-
-def test_text_answers_have_their_own_rows(tmp_path, tiny_model_dir, tokenizer, tiny_model):
-    domain = tmp_path / "text.jsonl"
-    domain.write_text(json.dumps(turns("Capital of France?", "Paris")) + "\n")
-    scores = evaluate_model(tiny_model, tokenizer, EvaluationSuite(domain=domain, max_new_tokens=2))
-    assert [row[0] for row in compare(scores, scores)] == ["answers exactly right", "seconds per answer"]
 
 
 def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, settings, caplog, monkeypatch):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_recipes.core.labels import IGNORED_LABEL
-from hf_recipes.evaluation import general
-from hf_recipes.evaluation.general import budget_batches, mean_loss
+from hf_recipes.evaluation import likelihood
+from hf_recipes.evaluation.general import mean_loss
+from hf_recipes.evaluation.likelihood import budget_batches, continuation, row_nats
 
 
 def make_rows(lengths: list[int], supervised_from: list[int], seed: int = 0) -> list[dict]:
@@ -46,7 +47,7 @@ def test_the_mean_is_over_tokens_and_padding_does_not_show(tiny_model):
 def test_batching_does_not_change_the_mean(tiny_model, monkeypatch, token_budget):
     rows = make_rows([7, 30, 12, 9, 30], [3, 3, 3, 3, 3])
     expected = mean_loss(tiny_model, rows).nats_per_token
-    monkeypatch.setattr(general, "_LOGITS_BYTES", token_budget * 8 * tiny_model.config.vocab_size)
+    monkeypatch.setattr(likelihood, "_LOGITS_BYTES", token_budget * 8 * tiny_model.config.vocab_size)
     assert mean_loss(tiny_model, rows).nats_per_token == pytest.approx(expected, abs=1e-5)
 
 
@@ -54,7 +55,7 @@ def test_t11_logits_of_one_batch_at_a_time_are_held(tiny_model, monkeypatch):
     """The logits alive at any time stay within the budget, however many rows there are."""
     import weakref
 
-    monkeypatch.setattr(general, "_LOGITS_BYTES", 40 * 8 * tiny_model.config.vocab_size)
+    monkeypatch.setattr(likelihood, "_LOGITS_BYTES", 40 * 8 * tiny_model.config.vocab_size)
     seen: list[weakref.ref] = []
     alive: list[int] = []
 
@@ -84,3 +85,12 @@ def test_training_mode_is_put_back(tiny_model):
     tiny_model.train()
     mean_loss(tiny_model, make_rows([6], [1]))
     assert tiny_model.training
+
+
+def test_an_answer_is_as_likely_in_a_batch_as_alone(tiny_model):
+    rows = [continuation([5, 9, 11, 3], [7]), continuation([5], [4, 8, 2, 6, 1]), continuation(list(range(30)), [3, 3])]
+    with torch.inference_mode():
+        logs = tiny_model.eval()(torch.tensor([[5, 9, 11, 3, 7]])).logits[0].log_softmax(-1)
+    batched = row_nats(tiny_model, rows)
+    assert batched[0] == pytest.approx(-logs[3, 7].item(), abs=1e-5)
+    assert batched == pytest.approx([row_nats(tiny_model, [row])[0] for row in rows], abs=1e-5)

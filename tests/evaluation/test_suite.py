@@ -46,6 +46,16 @@ def test_defaults_and_given_values(domain, tmp_path):
         ({"samples": 0}, "evaluation.samples: 0 is not a positive whole number"),
         ({"batch_size": True}, "evaluation.batch_size: True is not"),
         ({"max_new_tokens": "48"}, "evaluation.max_new_tokens: '48' is not"),
+        ({"scores": ["rogue"]}, "evaluation.scores: 'rogue' is no score (did you mean 'rouge'?)"),
+        ({"function": "nowhere.py:score"}, "evaluation.function: the file 'nowhere.py' does not exist"),
+        ({"function": "score"}, "evaluation.function: 'score' is not of the form file.py:function"),
+        ({"format": "json"}, "evaluation.format: 'json' is not a mapping"),
+        ({"tasks": ["/nowhere/task.yaml"]}, "evaluation.tasks: the file '/nowhere/task.yaml' does not exist"),
+        ({"stop": [3]}, "evaluation.stop: [3] is not a list of texts"),
+        ({"gate": "format"}, "The gate's 'format' is not of the form"),
+        ({"rating": {"critera": ["a"]}}, "evaluation.rating: {'critera': ['a']} is not of the form"),
+        ({"rating": {"samples": -1}}, "evaluation.rating.samples: -1 is not a positive whole number"),
+        ({"during_training": -2}, "evaluation.during_training: -2 is not a positive whole number"),
     ],
 )
 def test_wrong_settings_are_one_sentence(domain, change, message):
@@ -59,7 +69,7 @@ def test_wrong_settings_are_one_sentence(domain, change, message):
     ("bad", "message"),
     [
         ("{not json\n", "line 2 is not valid JSON"),
-        ([1, 2], "line 2 has no list 'messages'"),
+        ([1, 2], "line 2 is not an object"),
         ({"prompt": "x"}, "line 2 has no list 'messages'"),
         ({"messages": [{"role": "user", "content": "Q"}]}, "line 2 has no assistant turn"),
         ({"messages": [{"role": "assistant", "content": "A"}]}, "line 2 has no assistant turn after a prompt"),
@@ -126,3 +136,35 @@ def test_a_draw_is_repeatable_in_order_and_without_repeats(rows, count):
 
 def test_a_draw_is_not_the_head():
     assert draw(list(range(1000)), 10) != list(range(10))
+
+
+def test_any_set_will_do_but_what_judges_answers_needs_some(domain, tmp_path):
+    assert EvaluationSuite.from_dict({"general": str(domain)}).rows() == []
+    with pytest.raises(UserError, match=r"evaluation\.scores judges answers to evaluation\.domain, which is missing"):
+        EvaluationSuite.from_dict({"general": str(domain), "scores": ["f1"]})
+
+
+def test_schema_is_short_for_a_format(domain, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text("{}")
+    assert EvaluationSuite.from_dict({"domain": str(domain), "schema": str(schema)}).format_spec == {"schema": schema}
+    assert EvaluationSuite.from_dict({"domain": str(domain), "format": {"json": True}}).format_spec == {"json": True}
+    with pytest.raises(UserError, match="keep one of the two"):
+        EvaluationSuite.from_dict({"domain": str(domain), "schema": str(schema), "format": {"json": True}})
+
+
+def test_single_texts_stand_for_lists_and_off_for_nothing(domain):
+    suite = EvaluationSuite.from_dict(
+        {"domain": str(domain), "scores": "f1", "stop": "END", "gate": "exact>0.5,cut<0.1", "during_training": False}
+    )
+    assert (suite.scores, suite.stop, suite.during_training) == (("f1",), ("END",), 0)
+    assert [condition.name for condition in suite.gate] == ["exact", "cut"]
+    assert EvaluationSuite.from_dict({"domain": str(domain), "rating": True}).rating.samples == 40
+
+
+def test_other_right_answers_may_stand_in_a_row(tmp_path):
+    path = write_rows(tmp_path / "d.jsonl", [row("Paris", references=["paris", "Paris, France"], topic="cities")])
+    (only,) = EvaluationSuite(domain=path).rows()
+    assert (only.references, only.given["topic"]) == (("paris", "Paris, France"), "cities")
+    with pytest.raises(UserError, match="line 1: 'references' is not a list of texts"):
+        EvaluationSuite(domain=write_rows(tmp_path / "e.jsonl", [row(references="Paris")])).rows()

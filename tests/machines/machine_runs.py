@@ -74,6 +74,7 @@ def plan_job(folder: Path, model: Path, layout: Layout, **keys) -> Job:
         "bf16": False,
         "learning_rate": 1e-3,
         "max_steps": 3,
+        "overfit_check": "off",
         "logging_steps": 1,
         "save_steps": 100,
         "disable_tqdm": True,

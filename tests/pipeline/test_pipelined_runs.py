@@ -59,6 +59,7 @@ def recipe(tokenizer, tmp_path_factory):
         "lora_dropout": 0.0,
         "learning_rate": 3e-3,
         "max_steps": STEPS,
+        "overfit_check": "off",
         "logging_steps": 1,
         "save_steps": 5,
         "eval_steps": 5,

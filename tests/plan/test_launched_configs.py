@@ -46,6 +46,7 @@ def workplace(tmp_path_factory, tiny_model_dir):
         "lora_dropout": 0.0,
         "learning_rate": 1e-3,
         "max_steps": STEPS,
+        "overfit_check": "off",
         "logging_steps": 1,
         "save_steps": STEPS,
         "disable_tqdm": True,

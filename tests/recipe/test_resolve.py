@@ -79,6 +79,21 @@ def test_a_tilde_in_a_recipe_is_the_home_directory(recipe_file, tmp_path, monkey
     assert values["evaluation"]["domain"] == str(tmp_path / "home" / "held_out.jsonl")
 
 
+def test_every_file_of_an_evaluation_is_found_beside_the_recipe(recipe_file):
+    for name in ("choices.jsonl", "score.py", "schema.json", "task.yaml"):
+        (recipe_file.parent / name).touch()
+    recipe_file.write_text(
+        RECIPE + "evaluation: {choices: choices.jsonl, function: score.py:own, format: {schema: schema.json}, "
+        "tasks: [task.yaml, arc_easy]}\n"
+    )
+    found = load_recipe(str(recipe_file)).values["evaluation"]
+    beside = recipe_file.parent.resolve()
+    assert found["choices"] == str(beside / "choices.jsonl")
+    assert found["function"] == f"{beside / 'score.py'}:own"
+    assert found["format"] == {"schema": str(beside / "schema.json")}
+    assert found["tasks"] == [str(beside / "task.yaml"), "arc_easy"]
+
+
 def test_a_bare_dataset_name_is_a_path(recipe_file):
     assert load_recipe(str(recipe_file), ["--datasets", "owner/name"]).values["datasets"] == [{"path": "owner/name"}]
 

@@ -69,6 +69,7 @@ class Workplace:
             "lora_r": 4,
             "learning_rate": 5e-3,
             "max_steps": self.steps,
+            "overfit_check": "off",
             "logging_steps": 1,
             "save_steps": self.saved_every,
             "eval_steps": self.saved_every,

@@ -21,6 +21,7 @@ from hf_recipes.training.trainer import SupervisedTrainer
 # 41 domain rows and 7 general ones: 6 steps of 8 rows an epoch, 10 steps in all.
 RECIPE = """
 model_name_or_path: {model}
+overfit_check: off
 datasets:
   - path: {directory}/domain.jsonl
   - path: {directory}/general.jsonl

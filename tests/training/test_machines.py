@@ -82,6 +82,7 @@ def recipe(tmp_path, tiny_model_dir):
         "datasets": [{"path": str(tmp_path / "data.jsonl")}],
         "eval_share": 0,
         "max_steps": 2,
+        "overfit_check": "off",
         "save_steps": 2,
         "disable_tqdm": True,
     }

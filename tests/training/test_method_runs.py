@@ -21,6 +21,7 @@ from hf_recipes.training.run import train
 
 RECIPE = """
 model_name_or_path: {model}
+overfit_check: off
 datasets:
   - path: {directory}/rows.jsonl
 learning_rate: 1.0e-2

@@ -16,6 +16,7 @@ from hf_recipes.training.rank_group import GroupEnd
 
 RECIPE = """
 model_name_or_path: MODEL
+overfit_check: off
 datasets: [{path: rows.jsonl}]
 max_steps: 1
 per_device_train_batch_size: 2

@@ -15,6 +15,7 @@ from hf_recipes.training.run import train
 
 RECIPE = """
 model_name_or_path: MODEL
+overfit_check: off
 datasets: [rows.jsonl]
 max_length: 64
 max_steps: 2

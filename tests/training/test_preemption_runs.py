@@ -19,6 +19,7 @@ from hf_recipes.core.events import read_events
 STEPS = 100
 RECIPE = """
 model_name_or_path: MODEL
+overfit_check: off
 datasets: [{path: rows.jsonl}]
 learning_rate: 1e-2
 per_device_train_batch_size: 2

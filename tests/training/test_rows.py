@@ -16,6 +16,7 @@ from hf_recipes.training.run import train
 
 RECIPE = """
 model_name_or_path: {model}
+overfit_check: off
 datasets:
   - path: {directory}/domain.jsonl
   - {{path: {directory}/general.jsonl, role: general}}

@@ -21,6 +21,7 @@ from hf_recipes.training.run import train
 
 RECIPE = """
 model_name_or_path: MODEL
+overfit_check: off
 datasets:
   - path: domain.jsonl
   - path: general.jsonl

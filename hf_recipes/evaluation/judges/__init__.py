@@ -1,0 +1,1 @@
+"""Judges of single answers: strings and numbers in, verdicts out; no model."""

@@ -1,0 +1,81 @@
+"""The figures as text: one column a model, and a column for its difference to the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hf_recipes.core.tables import render_table
+from hf_recipes.evaluation.figures import Figure
+from hf_recipes.evaluation.gate import FORGETTING
+from hf_recipes.evaluation.sides import BASE, TUNED
+
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "share": lambda value: f"{value:.1%}",
+    "nats": lambda value: f"{value:.3f}",
+    "rise": lambda value: f"{value:+.3f}",
+    "number": lambda value: f"{value:.3f}",
+    "tokens": lambda value: f"{value:.1f}",
+    "seconds": lambda value: f"{value:.2f}",
+    "milliseconds": lambda value: f"{value:.1f}",
+}
+SURE = "*"
+_NOTE = f"{SURE} the 95 % interval (paired bootstrap over the rows) leaves out 0"
+
+
+def cell(unit: str, value: Any) -> str:
+    """A value as the table has it; empty where there is none."""
+    if value is None:
+        return ""
+    number = float(value)
+    return _SHOWN[unit](number) if math.isfinite(number) else str(number)
+
+
+def difference_cell(unit: str, difference: Mapping[str, Any] | None) -> str:
+    """``+12.5 [+3.1, +21.9] *``: shares in points of a hundred, all else in its own unit; without the
+    interval where a single row gives none."""
+    if difference is None:
+        return ""
+    scale, digits = {"share": (100, 1), "tokens": (1, 1)}.get(unit, (1, 3))
+    value, low, high = (f"{scale * float(difference[key]):+.{digits}f}" for key in ("value", "low", "high"))
+    if not math.isfinite(float(difference["low"])):
+        return value
+    return f"{value} [{low}, {high}]{' ' + SURE if difference['sure'] else ''}"
+
+
+def columns(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the table of an evaluation.json: the reference, then each model with its difference."""
+    sides, reference = list(document["sides"]), document["reference"]
+    figures = document["figures"]
+    compared = [side for side in sides if any(side in each["differences"] for each in figures)]
+    heads = [""]
+    for side in sides:
+        heads += [side, f"{side} - {reference}"] if side in compared else [side]
+    return heads, [_row(each, sides, compared) for each in figures]
+
+
+def _row(each: Mapping[str, Any], sides: Sequence[str], compared: Sequence[str]) -> list[str]:
+    row = [each["label"]]
+    for side in sides:
+        row.append(cell(each["unit"], each["values"].get(side)))
+        if side in compared:
+            shown = None if each["name"] == FORGETTING else each["differences"].get(side)
+            row.append(difference_cell(each["unit"], shown))
+    return row
+
+
+def two_columns(figures: Sequence[Figure]) -> list[tuple[str, str, str]]:
+    """Base and tuned only, as pages and cards show them."""
+    return [
+        (each.label, cell(each.unit, each.values.get(BASE)), cell(each.unit, each.values.get(TUNED)))
+        for each in figures
+        if each.values.get(TUNED) is not None
+    ]
+
+
+def render_document(document: Mapping[str, Any]) -> str:
+    """The table of an evaluation.json for the terminal, and what its mark means where there is one."""
+    heads, rows = columns(document)
+    text = render_table(heads, rows)
+    return f"{text}\n{_NOTE}" if any(entry.endswith(SURE) for row in rows for entry in row) else text

@@ -1,0 +1,89 @@
+"""The recipe's `evaluation:` during the training: checked before it, and a few of its rows as eval sets by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_recipes.callbacks.answer_format import Judgement, judge_answer
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.ranks import first_on_each_machine
+from hf_recipes.data.prepare import prepare_data
+from hf_recipes.evaluation.judges.formats import format_check
+from hf_recipes.evaluation.rows import draw
+from hf_recipes.evaluation.suite import EvaluationSuite
+from hf_recipes.training.plan_data import DEFAULT_LENGTH
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+PREFIX = "suite_"
+
+
+def recipe_suite(recipe: Mapping[str, Any]) -> EvaluationSuite | None:
+    """The recipe's `evaluation:`, its files read and found well-formed: what could not be evaluated after hours of
+    training is told before it. None where the recipe has none.
+
+    Raises:
+        UserError: see `EvaluationSuite.from_dict`; a row is ill-formed, or the format is none.
+    """
+    settings = recipe.get("evaluation")
+    if not settings:
+        return None
+    suite = EvaluationSuite.from_dict(settings)
+    suite.rows()
+    if suite.format_spec is not None:
+        format_check(suite.format_spec)
+    return suite
+
+
+def suite_parts(suite: EvaluationSuite | None, tokenizer: Any, recipe: Mapping[str, Any]) -> dict[str, Dataset]:
+    """`evaluation.during_training` rows of its `domain` and of its `general`, masked as those trained on; the Trainer
+    logs their losses as ``eval_suite_domain_loss`` and ``eval_suite_general_loss``. To be called on every rank.
+
+    Raises:
+        UserError: no row is left of a file.
+    """
+    if suite is None or not suite.during_training:
+        return {}
+    files = {"domain": suite.domain, "general": suite.general}
+    count = suite.during_training
+    return {
+        PREFIX + name: first_on_each_machine(partial(_rows, file, tokenizer, recipe, count))
+        for name, file in files.items()
+        if file is not None
+    }
+
+
+def eval_sets(own: Any, suite: Mapping[str, Dataset]) -> Any:
+    """The data's own eval rows, in parts or not, with those of the suite; what the Trainer takes as `eval_dataset`."""
+    if not suite:
+        return own
+    parts = own if isinstance(own, dict) else {} if own is None else {"held_out": own}
+    return {**parts, **suite}
+
+
+def format_judge(suite: EvaluationSuite | None) -> Callable[[str, str | None], Judgement]:
+    """The judge of sample answers: the suite's format where it has one; empty and repeating answers are never right."""
+    if suite is None or suite.format_spec is None:
+        return judge_answer
+    check = format_check(suite.format_spec)
+
+    def judge(answer: str, reference: str | None) -> Judgement:
+        well_formed, why = judge_answer(answer, None)
+        if well_formed is False:
+            return well_formed, why
+        verdict = check(answer)
+        return verdict.strict, verdict.why
+
+    return judge
+
+
+def _rows(file: Path, tokenizer: Any, recipe: Mapping[str, Any], count: int) -> Dataset:
+    length = recipe.get("max_length") or DEFAULT_LENGTH
+    data = prepare_data([{"path": str(file)}], tokenizer, max_length=length, eval_share=0, general_share=0).train
+    if not len(data):
+        raise UserError(f"evaluation.during_training: no row of {file} can be used: see why above.")
+    return data.select(draw(range(len(data)), count))
