@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hf_recipes.quickstart.run import QuickstartResult
 
-HELP = """Fine-tune SmolLM2-135M-Instruct to turn free-text orders into JSON, by the command you would type yourself;
-then verify, evaluate base against tuned, merge, and write the report. Minutes on two CPU cores; no GPU, no Hub needed.
+HELP = """Fine-tune SmolLM2-135M-Instruct to turn free-text orders into JSON, by the command you would type yourself. Before
+that look at the machine and test the set-up; then verify, look at the run, evaluate base against tuned, merge, and
+write the report and a sheet for people to rate answers on. Minutes on two CPU cores; no GPU, no Hub needed.
 
 Any recipe key of smollm2/sft_lora can be given as --key value.
 """
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
         facts = {
             "run": result.run.path,
             "base_source": result.base_source,
+            "diagnosis": result.diagnosis,
             "table": result.evaluation["table"],
             "tuned": result.evaluation["tuned"],
             "change": result.evaluation["change"],
@@ -53,20 +55,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _summary(result: QuickstartResult) -> str:
-    from hf_recipes.evaluation.compare import render
+    from hf_recipes.evaluation.table import render_document
 
     run = result.run
     seconds = ", ".join(f"{stage} {value:.0f} s" for stage, value in result.seconds.items())
     return f"""
-{render(result.evaluation["table"])}
+{render_document(result.evaluation)}
 
 Base model    {result.base_source}
 Adapter       {run.adapter}
 Merged model  {run.merged("bf16")}
 Report        {run.path / "report.html"}
+To rate       {run.path / "rating.html"} (blind, by people)
 Time          {sum(result.seconds.values()):.0f} s ({seconds})
 
 Next:
   hf-recipes inspect --config smollm2/sft_lora             # what was trained on, as text
   hf-recipes cp smollm2/sft_lora my.yaml                   # your own recipe: set datasets: and model_name_or_path:
-  hf-recipes sft --config my.yaml                          # train it"""
+  hf-recipes sft --config my.yaml                          # train it
+  hf-recipes sweep --config my.yaml --lr 1e-3,2e-3,4e-3    # which learning rate"""

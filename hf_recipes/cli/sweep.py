@@ -167,7 +167,9 @@ def _check_search(options: argparse.Namespace, axes: list[Axis], *, goes_on: boo
     if options.search == "grid" and options.trials is not None:
         raise UserError("--trials: a grid runs all its trials: write --search random to draw some.")
     if options.trials is not None and int(options.trials) > MOST_TRIALS:
-        raise UserError(f"--trials: {int(options.trials):,} are more than anybody waits for: give {MOST_TRIALS:,} or less.")
+        raise UserError(
+            f"--trials: {int(options.trials):,} are more than anybody waits for: give {MOST_TRIALS:,} or less."
+        )
     if options.search != "grid" and options.trials is None:
         raise UserError(f"--search {options.search}: say how many points to draw with --trials N.")
     if not axes or (not goes_on and all(axis.span is None and len(axis.values) < 2 for axis in axes)):
@@ -275,11 +277,13 @@ def _run_range(options: argparse.Namespace) -> int:
 
     low, high = read_range(options.lr_range)
     steps = _count(options.steps or str(_RANGE_STEPS), "--steps", FEWEST_STEPS)
-    for flag in ("search", "prune", "metric", "trials"):
-        if getattr(options, flag) not in ("grid", "off", "eval_loss", None):
+    for flag in ("search", "prune", "metric", "trials", "evaluate", "config_file"):
+        if getattr(options, flag) not in ("grid", "off", "eval_loss", None, False):
             raise UserError(f"--{flag} is of a sweep, and --lr_range is one run: leave one of them out.")
     from hf_recipes.sweep.range_run import range_test
 
+    if options.num_processes is not None and options.num_processes < 1:
+        raise UserError(f"--num_processes: {options.num_processes} is not a number of processes: give 1 or more.")
     directory = Path(options.output_dir) if options.output_dir else None
     with redirect_stdout(sys.stderr):  # the Trainer prints its losses
         found = range_test(

@@ -1,4 +1,5 @@
-"""The whole way on a real small model: train by the command a user would type, evaluate, merge, prove, report."""
+"""The whole way on a real small model: look at the machine, test and train by the command a user would type, look at
+the run, evaluate, merge, prove, report."""
 
 from __future__ import annotations
 
@@ -14,21 +15,24 @@ from hf_recipes.core.run_directory import RunDirectory
 RECIPE = "smollm2/sft_lora"
 # What a healthy run reaches with any source of the base; the quickstart fails below it.
 GATE = "format>=0.9,forgetting<0.15"
+RATING_SHEET = "rating.html"
 
 
 @dataclass(frozen=True)
 class QuickstartResult:
-    """Where things are and what was reached; `evaluation` is evaluation.json, `seconds` by stage."""
+    """Where things are and what was reached; `evaluation` is evaluation.json, `diagnosis` what the doctor says of the
+    run, `seconds` by stage."""
 
     run: RunDirectory
     base_source: str
+    diagnosis: str
     evaluation: dict[str, Any]
     merge: Any
     seconds: dict[str, float]
 
 
 def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
-    """Train, verify, evaluate and merge SmolLM2-135M-Instruct on orders → JSON.
+    """Test, train, verify, evaluate and merge SmolLM2-135M-Instruct on orders → JSON.
 
     Args:
         output_dir: The run directory to make.
@@ -43,17 +47,21 @@ def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
     from hf_recipes.recipe.resolve import load_recipe
 
     load_recipe(RECIPE, [*keys, "--output_dir", str(output_dir)])  # a wrong key is told before anything is done
+    _look_at_machine()
     base = find_smollm2()
     logger.info("[1/4] Base model: SmolLM2-135M-Instruct from %s", base.source)
     clock.lap("base")
     _train(output_dir, keys)
     run = RunDirectory(output_dir)
+    diagnosis = _look_at_run(run)
     clock.lap("train")
 
+    from hf_recipes.evaluation.sheet import write_sheet_of_run
     from hf_recipes.training.evaluate import evaluate_run
 
     logger.info("[3/4] Evaluating base and tuned on held-out orders and general text")
     evaluation = evaluate_run(run, gate=GATE)
+    logger.info("%s", write_sheet_of_run(run, run.path / RATING_SHEET))
     clock.lap("evaluate")
 
     from hf_recipes.export.merge import merge_adapter
@@ -72,7 +80,25 @@ def quickstart(output_dir: Path, keys: list[str]) -> QuickstartResult:
     )
     clock.lap("merge")
     _write_report(run)
-    return QuickstartResult(run, base.source, evaluation, merged, clock.laps)
+    return QuickstartResult(run, base.source, diagnosis, evaluation, merged, clock.laps)
+
+
+def _look_at_machine() -> None:
+    """Say what is wrong with the machine, if anything; what needs torch is found by training."""
+    from hf_recipes.doctor.environment.check import check_environment
+    from hf_recipes.doctor.findings import render_findings
+
+    if wrong := [each for each in check_environment(quick=True) if each.level in ("warning", "error")]:
+        logger.warning("%s", render_findings(wrong))
+
+
+def _look_at_run(run: RunDirectory) -> str:
+    """What the doctor says of the finished training; told."""
+    from hf_recipes.doctor.run.diagnosis import diagnose_run, render
+
+    diagnosis = render(diagnose_run(run.path))
+    logger.info("%s", diagnosis)
+    return diagnosis
 
 
 def _train(output_dir: Path, keys: list[str]) -> None:

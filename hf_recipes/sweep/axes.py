@@ -199,6 +199,8 @@ def _split(name: str, value: Any, spec: KeySpec | None) -> list[Any]:
         return value if all(isinstance(item, list) for item in value) else [value]
     if not isinstance(value, str):
         return [value]
+    if _is_open(value):
+        raise UserError(f"--{name}: a bracket or a quote in '{value}' is not closed, or closed twice: write it anew.")
     pieces = split_outside(value, ";" if takes_many else ",")
     if any(not piece.strip() for piece in pieces):
         raise UserError(f"--{name}: a value is empty in '{value}': remove the separator, or write the value.")
@@ -223,6 +225,13 @@ def split_outside(text: str, separator: str) -> list[str]:
             pieces.append(text[start:position])
             start = position + 1
     return [*pieces, text[start:]]
+
+
+def _is_open(text: str) -> bool:
+    """Whether brackets or quotes of a text do not come in pairs."""
+    bare = re.sub(r"\"[^\"]*\"|'[^']*'", "", text)
+    opened = [sum(bare.count(letter) for letter in letters) for letters in (_OPEN, _CLOSE)]
+    return opened[0] != opened[1] or any(quote in bare for quote in "\"'")
 
 
 def _fit(value: Any, key: str, name: str, table: Mapping[str, KeySpec]) -> Any:

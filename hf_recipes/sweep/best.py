@@ -12,7 +12,7 @@ from hf_recipes.core.files import json_safe, write_text
 from hf_recipes.recipe.resolve import Recipe
 
 _LEFT_OUT = ("output_dir", "run_name", "resume_from_checkpoint")
-_FILES = ("domain", "schema", "general", "choices", "instructions", "tasks", "function", "format")
+_FILES = ("domain", "schema", "general", "choices", "instructions", "tasks", "function")
 
 
 def write_best(path: Path, recipe: Recipe, why: str) -> None:
@@ -29,7 +29,7 @@ def write_best(path: Path, recipe: Recipe, why: str) -> None:
     if "datasets" in given:
         given["datasets"] = [_located(source) for source in recipe.values["datasets"]]
     if isinstance(evaluation := given.get("evaluation"), Mapping):
-        given["evaluation"] = {key: _whole(value) if key in _FILES else value for key, value in evaluation.items()}
+        given["evaluation"] = {key: _with_whole_paths(key, value) for key, value in evaluation.items()}
     text = yaml.dump(json_safe(given), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     write_text(path, f"# {why}\n#\n#   hf-recipes sft --config {path}\n\n{text}")
 
@@ -56,12 +56,17 @@ def _located(source: Any) -> Any:
     return {**source, "path": _whole(source["path"])} if isinstance(source, dict) and "path" in source else source
 
 
+def _with_whole_paths(key: str, value: Any) -> Any:
+    """A value of `evaluation`, the files that it names by their whole paths."""
+    if key == "format" and isinstance(value, Mapping) and "schema" in value:
+        return {**value, "schema": _whole(value["schema"])}
+    return _whole(value) if key in _FILES else value
+
+
 def _whole(value: Any) -> Any:
-    """A name of a file that is there, by its whole path; ``FILE:NAME``, lists and mappings with such names alike."""
+    """A name of a file that is there, by its whole path; ``FILE:NAME`` and lists of names alike."""
     if isinstance(value, list):
         return [_whole(each) for each in value]
-    if isinstance(value, Mapping):
-        return {key: _whole(each) if key == "schema" else each for key, each in value.items()}
     if not isinstance(value, str):
         return value
     file, colon, name = value.rpartition(":")

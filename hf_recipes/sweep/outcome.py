@@ -126,7 +126,7 @@ def target_value(record: RunRecord, metric: str) -> float | None:
     if metric.startswith("eval_"):
         values = record.history.series("eval", metric).values
         if not len(values):
-            return None
+            return _none_of(metric, record)
         value = float(np.nanmin(values) if record.recipe.get("load_best_model_at_end") else values[-1])
         return value if math.isfinite(value) else None
     lines = evaluated(record.evaluation)
@@ -136,6 +136,16 @@ def target_value(record: RunRecord, metric: str) -> float | None:
             f"--metric: the evaluation has no '{metric}'{nearest(metric_key(metric), lines)}: it has {names}."
         )
     return lines.get(metric_key(metric))
+
+
+def _none_of(metric: str, record: RunRecord) -> None:
+    """A run without any evaluation has no value yet; one with others never will."""
+    names = [name for name in record.history.names("eval") if name.endswith("loss")]
+    if names:
+        raise UserError(
+            f"--metric: the evaluations while training have no '{metric}'{nearest(metric, names)}: they have "
+            f"{', '.join(names)}."
+        )
 
 
 def metric_key(name: str) -> str:

@@ -70,9 +70,7 @@ class Order:
 
     def trials_of(self, points: Sequence[Point]) -> list[Trial]:
         """A trial for each point, checked."""
-        return make_trials(
-            self.config, self.fixed, points, self.processes, self.hardware, own_launch=self.own_launch
-        )
+        return make_trials(self.config, self.fixed, points, self.processes, self.hardware, own_launch=self.own_launch)
 
 
 @dataclass

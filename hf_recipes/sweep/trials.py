@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_recipes.callbacks.config import WatchConfig
 from hf_recipes.core.errors import UserError
+from hf_recipes.data.check import check_sources
 from hf_recipes.models.precision import Hardware
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.resolve import Recipe, load_recipe
@@ -72,9 +73,11 @@ def make_trials(
         UserError: a key of a trial is wrong; the sentence names the trial's values.
     """
     trials: dict[str, Trial] = {}
+    checked: set[str] = set()
     for point in points:
         try:
             trial = _make(config, fixed, point, processes, hardware)
+            _check_data(trial.recipe, checked)
             if own_launch and not trial.impossible:
                 check_strategy(trial.recipe, processes)
         except UserError as error:
@@ -97,6 +100,14 @@ def _make(config: str, fixed: Mapping[str, Any], point: Point, processes: int, h
     WatchConfig.from_dict(recipe.get("watch"))
     check_preemption_keys(recipe)
     return Trial(trial_name(point) or "recipe", point, keys, recipe, _why_impossible(recipe, point, hardware))
+
+
+def _check_data(recipe: Recipe, checked: set[str]) -> None:
+    """Look into the sources of a recipe that are not yet in `checked`."""
+    mark = json.dumps([recipe.values["datasets"], recipe.get("bad_rows")], sort_keys=True, default=str)
+    if mark not in checked:
+        check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+        checked.add(mark)
 
 
 def rate_of_method(config: str, method: str) -> float | None:

@@ -79,6 +79,8 @@ def tell_absent(recipe: Recipe) -> None:
     """Say what a pipeline does without."""
     if idle := [key for key in _IDLE if key in recipe.given and recipe.values[key]]:
         logger.warning("Without effect with strategy: pp: %s.", ", ".join(idle))
+    if (recipe.get("evaluation") or {}).get("during_training"):
+        logger.warning("Without effect with strategy: pp: evaluation.during_training; `hf-recipes evaluate` works.")
     logger.info("strategy: pp runs without %s; a loss or norm that is not finite ends the run.", ABSENT_WATCHERS)
     if recipe.get("plan_check", "on") != "off":
         logger.info("plan_check: not made, its estimate is of whole models; docs/pipeline.md says what a stage holds.")

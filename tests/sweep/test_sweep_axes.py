@@ -78,6 +78,8 @@ def test_a_range_is_drawn_from_or_stepped_through():
         (["--lora_r", "8..16.5"], "whole numbers"),
         (["--lr", "1e-5..1e-3:1"], "give 2 or more"),
         (["--method", "1..2"], "this key takes none"),
+        (["--lora_target_modules", "[q_proj;[v_proj]"], "is not closed"),
+        (["--lr", "'1e-5,2e-5"], "is not closed"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, sentence):

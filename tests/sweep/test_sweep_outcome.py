@@ -52,6 +52,13 @@ def test_the_best_model_counts_where_it_is_the_one_that_is_kept(tmp_path):
     assert read_outcome(run, "eval_loss").target == 1.2
 
 
+def test_a_loss_that_no_evaluation_has_is_told_with_the_nearest(tmp_path):
+    run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"no 'eval_gneral_loss' \(did you mean 'eval_general_loss'\?\): they have "):
+        read_outcome(run, "eval_gneral_loss")
+    assert read_outcome(run, "eval_general_loss").target == 1.3
+
+
 @pytest.mark.parametrize("metric", ["general_loss", "general_nats", "loss on general text"])
 def test_a_figure_of_the_evaluation_is_found_by_any_of_its_names(metric, tmp_path):
     found = read_outcome(make_run(tmp_path / "run", evaluation=FIGURES), metric)

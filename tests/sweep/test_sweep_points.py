@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hf_recipes.core.errors import UserError
 from hf_recipes.sweep.axes import Axis, Span
 from hf_recipes.sweep.batch import global_batch
-from hf_recipes.sweep.points import grid, identity, random_points, trial_name
+from hf_recipes.sweep.points import grid, identity, one_by_one, random_points, trial_name
 
 VALUES = st.lists(st.integers(-9, 99), min_size=1, max_size=4, unique=True).map(tuple)
 AXES = st.lists(VALUES, min_size=1, max_size=3).map(
@@ -32,6 +32,11 @@ def test_a_grid_holds_every_combination_once(axes):
 def test_a_million_trials_are_not_begun():
     with pytest.raises(UserError, match=r"1,000,000 trials: write --search random --trials N"):
         grid([Axis("a", tuple(range(1000))), Axis("b", tuple(range(1000)))])
+
+
+def test_one_by_one_holds_every_value_and_the_ends_of_ranges():
+    points = one_by_one([RATE, Axis("lora_r", (8, 16, 32))])
+    assert [tuple(point.values()) for point in points] == [(1e-6, 8), (1e-3, 8), (1e-6, 16), (1e-6, 32)]
 
 
 def test_a_grid_of_a_range_asks_for_values():

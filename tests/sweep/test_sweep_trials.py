@@ -15,8 +15,8 @@ from hf_recipes.sweep.trials import arguments, make_trials, needs_overfit_check
 CONFIG = "smollm2/sft_lora"  # learning_rate 2e-3, given for lora; micro-batch 4
 
 
-def trials(*points, fixed=None, ranks=1, hardware=None):
-    return make_trials(CONFIG, fixed or {}, points, ranks, hardware)
+def trials(*points, fixed=None, processes=1, hardware=None, **more):
+    return make_trials(CONFIG, fixed or {}, points, processes, hardware, **more)
 
 
 def test_keys_read_back_as_they_were():
@@ -25,7 +25,7 @@ def test_keys_read_back_as_they_were():
 
 
 def test_a_batch_keeps_the_micro_batch_where_that_divides():
-    found = trials({"batch": 16}, {"batch": 6}, ranks=2)
+    found = trials({"batch": 16}, {"batch": 6}, processes=2)
     values = [
         (t.recipe.values["per_device_train_batch_size"], t.recipe.values["gradient_accumulation_steps"]) for t in found
     ]
@@ -46,6 +46,23 @@ def test_points_with_the_same_recipe_are_one_trial():
 def test_a_wrong_key_of_any_trial_stops_before_the_first():
     with pytest.raises(UserError, match=r"^rank 9999: --lora_r: 'lora_r' is 9999: give a value from 1 to 4096\.$"):
         trials({"lora_r": 8}, {"lora_r": 9999})
+
+
+def test_a_strategy_that_cannot_start_stops_before_the_first():
+    with pytest.raises(UserError, match=r"^strategy tp: "):
+        trials({"strategy": "ddp"}, {"strategy": "tp"}, processes=1)
+    assert len(trials({"strategy": "ddp"}, {"strategy": "zero2"}, processes=2)) == 2
+    # A config file says itself how its processes share the work.
+    assert len(trials({"strategy": "ddp"}, {"strategy": "tp"}, processes=1, own_launch=False)) == 2
+
+
+def test_a_batch_is_of_the_ranks_that_see_different_rows():
+    (wide, narrow) = trials(
+        {"strategy": "ddp", "batch": 8}, {"strategy": "cp", "batch": 8}, processes=4, own_launch=False
+    )
+    assert wide.recipe.values["per_device_train_batch_size"] * wide.recipe.values["gradient_accumulation_steps"] == 2
+    each = narrow.recipe.values["per_device_train_batch_size"] * narrow.recipe.values["gradient_accumulation_steps"]
+    assert each == 8  # four ranks share a row's tokens
 
 
 @pytest.mark.parametrize(
@@ -74,6 +91,25 @@ def test_the_winners_recipe_reads_back_the_same(tmp_path):
     (trial,) = trials({"learning_rate": 1e-5, "batch": 8, "lora_target_modules": ["all-linear"], "watch.samples": 0})
     write_best(tmp_path / "best.yaml", trial.recipe, "why")
     assert load_recipe(str(tmp_path / "best.yaml")).fingerprint() == trial.recipe.fingerprint()
+
+
+def test_the_winners_recipe_names_files_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = {"domain": "rows.jsonl", "choices": "choices.jsonl", "tasks": ["task.yaml", "arc_easy"]}
+    for name in ("rows.jsonl", "choices.jsonl", "task.yaml", "schema.json", "own.py"):
+        (tmp_path / name).write_text("{}")
+    evaluation = {**files, "function": "own.py:score", "format": {"schema": "schema.json"}, "samples": 3}
+    (trial,) = trials({"evaluation": evaluation})
+    write_best(tmp_path / "best.yaml", trial.recipe, "why")
+    monkeypatch.chdir("/")
+    assert load_recipe(str(tmp_path / "best.yaml")).values["evaluation"] == {
+        "domain": str(tmp_path / "rows.jsonl"),
+        "choices": str(tmp_path / "choices.jsonl"),
+        "tasks": [str(tmp_path / "task.yaml"), "arc_easy"],
+        "function": f"{tmp_path}/own.py:score",
+        "format": {"schema": str(tmp_path / "schema.json")},
+        "samples": 3,
+    }
 
 
 def test_another_recipe_does_not_go_on_with_a_sweep(tmp_path):

@@ -98,7 +98,7 @@ def test_what_it_can_do_passes():
 @pytest.mark.parametrize("strategy", ["fsdp", "zero1", "zero2", "zero3", "tp"])
 def test_loraplus_is_refused_where_the_strategy_makes_the_optimizer(strategy):
     recipe = recipe_with(method="lora", loraplus_lr_ratio=16.0)
-    with pytest.raises(UserError, match="loraplus_lr_ratio does not go with .*, or take strategy: ddp"):
+    with pytest.raises(UserError, match=r"loraplus_lr_ratio does not go with .*, or take strategy: ddp"):
         check_loraplus(recipe, layout_of(strategy, 2))
 
 
