@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hf_recipes.quickstart.run import QuickstartResult
 
-HELP = """Fine-tune SmolLM2-135M-Instruct to turn free-text orders into JSON, by the command you would type yourself. Before
-that look at the machine and test the set-up; then verify, look at the run, evaluate base against tuned, merge, and
-write the report and a sheet for people to rate answers on. Minutes on two CPU cores; no GPU, no Hub needed.
+HELP = """Fine-tune SmolLM2-135M-Instruct to turn free-text orders into JSON, by the command you would type yourself.
+Before that look at the machine and test the set-up; then verify, look at the run, evaluate base against tuned, merge,
+and write the report and a sheet for people to rate answers on. Minutes on two CPU cores; no GPU, no Hub needed.
 
 Any recipe key of smollm2/sft_lora can be given as --key value.
 """

@@ -114,7 +114,7 @@ def test_a_range_test_suggests_a_rate_and_leaves_no_model(place, capsys):
         (["--seach", "grid", "--lr", "1e-5,1e-4"], "did you mean 'search'"),
         (
             ["--lr", "1e-6..1e-3", "--search", "random", "--trials", "1000000"],
-            "1,000,000 are more than anybody waits for",
+            "1,000,000 are more than anybody",
         ),
         (["--rank", "4,9999", "--search", "optuna", "--trials", "2"], "give a value from 1 to 4096"),
         (["--datasets.0.path", "rows.jsonl,gone.jsonl"], "gone.jsonl"),
