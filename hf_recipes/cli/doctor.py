@@ -129,6 +129,8 @@ def _log(target: str, as_json: bool) -> int:
     from hf_recipes.doctor.log.diagnosis import diagnose_log, render
 
     if target == "-":
+        if sys.stdin is None:  # closed by whoever started this
+            raise UserError("- is standard input, and it is closed here: give the log's file.")
         found = diagnose_log(sys.stdin.buffer)
     else:
         with open(target, "rb") as file:
@@ -140,5 +142,18 @@ def _log(target: str, as_json: bool) -> int:
 def _print(answer: Any, as_json: bool) -> None:
     from hf_recipes.core.files import json_safe
     from hf_recipes.core.printable import print_to_pipe, printable
+    from hf_recipes.doctor.private import Hider
 
-    print_to_pipe(json.dumps(json_safe(answer), indent=2) if as_json else printable(answer))
+    answer = Hider.of_this_machine().within(answer)
+    print_to_pipe(json.dumps(json_safe(answer), indent=2) if as_json else _as_sent(printable(answer)))
+
+
+def _as_sent(text: str) -> str:
+    """The text in what standard output can be sent, which under some locales is ASCII alone."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.replace("→", "->").replace("×", "x").replace("…", "...")
+        return plain.encode(encoding, "replace").decode(encoding)
+    return text

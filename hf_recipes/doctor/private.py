@@ -5,15 +5,29 @@ from __future__ import annotations
 import getpass
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hf_recipes.doctor.findings import Finding
 
 # Forms that makers of services gave their tokens so that they can be found.
-_SECRET = re.compile(r"\bhf_[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|(?<=://)[^\s/@]+@")
+_SECRET = re.compile(
+    r"\b(?:hf_|api_org_)[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bxox[abprs]-[\w-]{10,}|\bwandb_v1_\w{8,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*|(?<=://)[^\s/@]+@"
+)
+# Secrets that only what stands before them gives away: variables and flags, headers, signed addresses, old W&B keys.
+_NAMED = re.compile(
+    r"(\b[A-Z0-9_]*(?:TOKEN|API_KEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD)['\"]?\s*[=:]\s*['\"]?"
+    r"|\b(?:hub_token|api[_-]key|password|passwd|secret|access[_-]token)['\"]?\s*[=:]\s*['\"]?"
+    r"|\b(?:[Bb]earer|[Ww]andb login)\s+"
+    r"|[?&](?:X-Amz-\w+(?:-\w+)*|Signature|Policy|Key-Pair-Id|sig|token)=)"
+    r"(?!None\b|True\b|False\b)[^\s'\"&,;)}\]]+"
+)
+_OTHERS_HOME = re.compile(r"((?:^|(?<=[\s'\"(=:]))/(?:home|Users)/)[^/\s'\":]+")
 _PLAIN_NAMES = frozenset({"root", "user", "ubuntu", "localhost", "admin", "test", "runner"})
 
 
@@ -47,4 +61,12 @@ class Hider:
             text = re.sub(rf"{re.escape(self._home)}(?=/|\W|$)", "~", text)
         for pattern, shown in self._names:
             text = pattern.sub(shown, text)
-        return _SECRET.sub("", text)
+        return _OTHERS_HOME.sub(r"\1USER", _NAMED.sub(r"\1", _SECRET.sub("", text)))
+
+    def within(self, value: Any) -> Any:
+        """Plain data with every text in it, and every name of one, fit to be shown."""
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, Mapping):
+            return {self(str(key)): self.within(item) for key, item in value.items()}
+        return [self.within(item) for item in value] if isinstance(value, (list, tuple)) else value

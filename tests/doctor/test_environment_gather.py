@@ -116,7 +116,7 @@ def test_tokens_and_proxies_are_told_without_their_values(monkeypatch):
 def test_home_names_and_secrets_are_hidden():
     hide = Hider("/home/anna", "anna", "node17")
     assert hide("/home/anna/runs of anna on node17") == "~/runs of USER on HOST"
-    assert hide("/home/annabel is another") == "/home/annabel is another"
+    assert hide("/home/annabel is another") == "/home/USER is another"
     assert hide("hf_abcdefgh12345678 at https://anna:pw@x") == " at https://x"
     assert Hider("/", "root", "localhost")("/data of root on localhost") == "/data of root on localhost"
     (found,) = without_names([Finding("ok", "disk", f"{os.path.expanduser('~')}/x", "y")])  # noqa: PTH111

@@ -76,11 +76,19 @@ def _disks() -> tuple[Disk, ...]:
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"
     places = (
         ("runs", Path.cwd() / "runs"),
-        ("Hub cache", Path(hub).expanduser()),
+        ("Hub cache", own_path(hub)),
         ("prepared data", cache_directory()),
         ("temporary files", Path(tempfile.gettempdir())),
     )
     return tuple(_disk(purpose, path) for purpose, path in places)
+
+
+def own_path(path: Path | str) -> Path:
+    """A path whose ``~`` is resolved, as given where it names a user that is not there."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
 
 
 def _disk(purpose: str, path: Path) -> Disk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,9 @@ _SHM_BYTES = 1 * _GB  # Docker's default is 64 MB
 _FILES = 4096
 _LOCKED_BYTES = 64 << 20
 _PROCESSES = 4096
+_THREADS = re.compile(
+    r"\s*0*[1-9][0-9]*(?:\s*,\s*0*[1-9][0-9]*)*\s*"
+)  # one number for each nested level (OpenMP 5.2, 21.1.2)
 _CLOCK_SLACK_SECONDS = 86400.0
 _EARLIEST_CLOCK = 1.7e9  # November 2023
 
@@ -105,7 +109,14 @@ def on_cores(facts: Facts) -> Iterator[Finding]:
     if quota is not None and quota < machine.cores:
         shown += f", of which the container may use {quota:g}"
     threads = facts.variables.get("OMP_NUM_THREADS", "")
-    if threads.isdecimal() and int(threads) > usable + 0.5:
+    if threads and not _THREADS.fullmatch(threads):
+        yield Finding(
+            "warning",
+            "cores",
+            f"{shown}; OMP_NUM_THREADS={threads[:40]!r} is no number of threads, and is ignored",
+            f"OMP_NUM_THREADS={max(1, int(usable))}",
+        )
+    elif threads.isdecimal() and int(threads) > usable + 0.5:
         yield Finding(
             "warning",
             "cores",

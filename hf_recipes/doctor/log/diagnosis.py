@@ -24,6 +24,7 @@ class LogDiagnosis:
         lines: it has.
         root: the message that explains the end best; None where none is known.
         others: further known faults, one of each, in order; `notices` likewise.
+        survived: faults that training went on after: they did not end it.
         unknown: the error that nothing known explains, where it comes before `root` or there is none.
         curves: what its numbers tell; None where it holds too few.
     """
@@ -35,6 +36,7 @@ class LogDiagnosis:
     unknown: ErrorSeen | None
     curves: Diagnosis | None
     ranks: tuple[int, ...] = ()
+    survived: tuple[Hit, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -50,6 +52,7 @@ class LogDiagnosis:
             "ranks": list(self.ranks),
             "others": [_values(hit) for hit in self.others],
             "notices": [_values(hit) for hit in self.notices],
+            "survived": [_values(hit) for hit in self.survived],
             "unknown": vars(self.unknown) if self.unknown else None,
             "curves": self.curves.as_values() if self.curves else None,
         }
@@ -66,15 +69,20 @@ def diagnose_log(stream: BinaryIO) -> LogDiagnosis:
 
 def conclude(seen: Scan) -> LogDiagnosis:
     """Choose the root among what was seen."""
-    faults = [hit for hit in seen.hits if hit.signature.kind != "notice"]
-    notices = _one_of_each([hit for hit in seen.hits if hit.signature.kind == "notice"])
+    hits = sorted(seen.hits, key=lambda hit: hit.line)
+    all_faults = [hit for hit in hits if hit.signature.kind != "notice"]
+    faults = [hit for hit in all_faults if not seen.survived(hit)]
+    survived = _one_of_each([hit for hit in all_faults if seen.survived(hit)])
+    notices = _one_of_each([hit for hit in hits if hit.signature.kind == "notice"])
     root = choose_root(faults, seen.root_rank)
     unknown = _unknown(root, seen)
     if unknown is not None and root is not None and root.signature.kind == "summary":
         faults, root = [], None  # a launcher's account explains nothing
     others = [hit for hit in _one_of_each(faults) if root is None or hit.name != root.name]
     ranks = sorted({hit.rank for hit in seen.hits if root and hit.name == root.name and hit.rank is not None})
-    return LogDiagnosis(seen.lines, root, tuple(others), tuple(notices), unknown, _curves(seen), tuple(ranks))
+    return LogDiagnosis(
+        seen.lines, root, tuple(others), tuple(notices), unknown, _curves(seen), tuple(ranks), tuple(survived)
+    )
 
 
 def choose_root(hits: Sequence[Hit], root_rank: int | None = None) -> Hit | None:
@@ -162,9 +170,15 @@ def render(found: LogDiagnosis) -> str:
     if found.root is not None:
         lines += _told(found.root, found.ranks)
     elif found.unknown is None:
-        lines.append("Nothing known in here, and no error.")
+        lines.append(
+            "Nothing known in here that ended a run, and no traceback."
+            if found.survived
+            else "Nothing known in here, and no traceback."
+        )
     for hit in found.others[:_OTHERS_TOLD]:
         lines.append(f"also, at line {hit.line}{_of(hit.rank)}: {cause_of(hit)}")
+    for hit in found.survived[:_OTHERS_TOLD]:
+        lines.append(f"not the end, at line {hit.line}, since training went on: {cause_of(hit)}")
     for hit in found.notices[:_OTHERS_TOLD]:
         lines.append(f"note, at line {hit.line}: {cause_of(hit)} {cure_of(hit)}.")
     if found.curves is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,10 +47,29 @@ def as_text(raw: bytes) -> str:
     return _CONTROLS.sub("", raw[:LINE_BYTES].decode("utf-8", errors="replace")).rstrip()
 
 
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """The stream as it comes; as UTF-8 where it is UTF-16, which PowerShell writes (``> file``, ``Tee-Object``)."""
+    chunk = stream.read(BLOCK_BYTES)
+    encoding = _utf16(chunk)
+    decode = codecs.getincrementaldecoder(encoding)(errors="replace").decode if encoding else None
+    while chunk:
+        yield chunk if decode is None else decode(chunk).encode("utf-8", "replace")
+        chunk = stream.read(BLOCK_BYTES)
+
+
+def _utf16(head: bytes) -> str | None:
+    """The byte order of UTF-16, where a text is in it: its Latin characters have a zero on one side, and no other."""
+    even, odd = (head[start:4096:2].count(0) for start in (0, 1))
+    several = max(len(head[:4096]) // 20, 1)
+    if odd >= several and even * 10 < odd:
+        return "utf-16-le"
+    return "utf-16-be" if even >= several and odd * 10 < even else None
+
+
 def blocks(stream: BinaryIO) -> Iterator[Block]:
     """The log in blocks of whole lines. A line longer than a block is kept to its first block."""
     number, rest, skipping = 1, b"", False
-    while chunk := stream.read(BLOCK_BYTES):
+    for chunk in _chunks(stream):
         data = rest + chunk
         cut = data.rfind(b"\n")
         if cut < 0 and len(data) < 2 * BLOCK_BYTES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hf_recipes.doctor.run.read_case import EVAL_LOSSES, number, see_values
+from hf_recipes.doctor.run.read_case import EVAL_LOSSES, MOST_STEPS, number, see_values
 from hf_recipes.doctor.run.replay import Replay
 
 # 'loss': 1.2 · "loss": "1.2" · 'loss': np.float64(1.2) · 'loss': nan
@@ -13,8 +13,8 @@ _PAIR = re.compile(
     r"(-?(?:nan|NaN|[iI]nf(?:inity)?|\d[\d_]*\.?\d*(?:[eE][+-]?\d+)?|\.\d+))(?![\w.])"
 )
 # ms-swift: "global_step/max_steps": "10/100"
-_OF = re.compile(r"['\"](?:global_)?step/max_steps['\"]\s*:\s*['\"](\d+)/(\d+)['\"]")
-_BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(\d+)/(\d+) \[")
+_OF = re.compile(r"['\"](?:global_)?step/max_steps['\"]\s*:\s*['\"](\d{1,15})/(\d{1,15})['\"]")
+_BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(\d{1,15})/(\d{1,15}) \[")
 _STEPS = ("step", "global_step", "current_steps", "iteration")
 _TRAINING = ("loss", "grad_norm")
 
@@ -25,11 +25,15 @@ class NumbersSeen:
     Attributes:
         replay: the detectors, of the last run in the log.
         max_steps: as a progress bar or a log tells it.
+        logs: of training that were seen, of all runs in the log.
+        ends: of runs that came to their end, as the Trainer's summary (train_runtime) tells.
     """
 
     def __init__(self) -> None:
         self.replay = Replay(rounded=True)
         self.max_steps: int | None = None
+        self.logs = 0
+        self.ends = 0
         self._bar_step: int | None = None
         self._epoch = 0.0
         self._metric: str | None = None
@@ -41,10 +45,14 @@ class NumbersSeen:
         if "loss" not in text or "{" not in text:
             return
         values: dict[str, str] = dict(_PAIR.findall(text))
+        if "train_runtime" in values:
+            self.ends += 1
+            return
         if not any(name in values for name in (*_TRAINING, *EVAL_LOSSES)):
             return
-        if "train_runtime" in values or ("train_loss" in values and "loss" not in values):
+        if "train_loss" in values and "loss" not in values:
             return
+        self.logs += "loss" in values
         self._begin_anew_if_told(values)
         self._metric = self._metric or next((name for name in EVAL_LOSSES if name in values), None)
         see_values(self.replay, values, self._step(text, values, trains="loss" in values), self._metric)
@@ -60,12 +68,17 @@ class NumbersSeen:
         if found := _OF.search(text):
             self.max_steps = int(found[2])
             return int(found[1])
-        if (most := number(values.get("total_steps"))) is not None:
-            self.max_steps = int(most)
-        told = next((number(values[name]) for name in _STEPS if name in values), None)
+        if (most := _step_of(values.get("total_steps"))) is not None:
+            self.max_steps = most
+        told = next((_step_of(values[name]) for name in _STEPS if name in values), None)
         if told is not None:
-            return int(told)
+            return told
         last = self.replay.last_step
         if self._bar_step is not None and self._bar_step >= last + trains:
             return self._bar_step
         return last + trains  # steps are not told: logs are counted
+
+
+def _step_of(value: str | None) -> int | None:
+    found = number(value)
+    return int(found) if found is not None and abs(found) < MOST_STEPS else None

@@ -17,6 +17,12 @@ from hf_recipes.doctor.log.tracebacks import Tracebacks
 
 _MOST_RANKS = 64  # of one message that are kept; of more the number
 _SHOWN = 300
+_LOGS_AFTER = 3  # more than another rank can print while one is already lost
+# A row of training data that was printed: what its text says is not said of this run.
+_ROW = re.compile(
+    r"""\W{0,3}\{(?!.{0,8000}['"]record['"]).{0,200}?['"](prompt|completion|messages|conversations|instruction|chosen|"""
+    r"""rejected|question|answer|input_ids|content|text)['"]\s*:"""
+)
 # Without one of these in it a block holds no traceback, no curve and no launcher's account.
 _TRIGGERS = (b"Traceback", b'File "', b".py:", b"Error", b"loss", b"Root Cause", b"rank      :", b"%|")
 _BAR = re.compile(r"^\s*(?:[\w .]+: +)?\d{1,3}%\|[^|]*\|[^\[\]]*\[[^\]]*\]")
@@ -25,7 +31,8 @@ _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank")
 
 @dataclass(frozen=True)
 class Hit:
-    """A known message: its name, where it first stands for a rank, whose it is, its line, and what it tells."""
+    """A known message: its name, where it first stands for a rank, whose it is, its line, what it tells, and how many
+    logs of training and summaries of a whole training stand before it."""
 
     name: str
     line: int
@@ -33,6 +40,8 @@ class Hit:
     text: str
     groups: Mapping[str, str] = field(default_factory=dict)
     phase: str = "elsewhere"
+    logs_before: int = 0
+    ends_before: int = 0
 
     @property
     def signature(self) -> Signature:
@@ -44,7 +53,7 @@ class Scan:
     """Fed block by block. Its memory does not grow with the log.
 
     Attributes:
-        hits: the first of each message and rank, in the order of the log.
+        hits: the first of each message and rank; of one that training survived the latest.
         counts: lines by message.
         tracebacks, numbers: see their classes.
         root_rank: the rank that torchrun calls the first to fail.
@@ -58,7 +67,7 @@ class Scan:
         self.numbers = NumbersSeen()
         self.root_rank: int | None = None
         self.lines = 0
-        self._seen: dict[str, set[int | None]] = {}
+        self._seen: dict[str, dict[int | None, int]] = {}
         self._after_root_cause = False
         self._needles = [(needle, needle.encode(), name) for name, one in SIGNATURES.items() for needle in one.needles]
 
@@ -80,6 +89,8 @@ class Scan:
         self._see_root_cause(words)
         if not rank:
             self.numbers.see(words)
+        if active and _ROW.match(words):
+            return
         for needle, name in active:
             if needle in words:
                 self._try(name, number, rank, words)
@@ -92,12 +103,26 @@ class Scan:
         if kind != "notice":
             self.tracebacks.explained(number, rank, only_this=kind == "summary")
         self.counts[name] = self.counts.get(name, 0) + 1
-        ranks = self._seen.setdefault(name, set())
-        if rank in ranks or len(ranks) >= _MOST_RANKS:
+        ranks = self._seen.setdefault(name, {})
+        place = ranks.get(rank)
+        if len(ranks) >= _MOST_RANKS if place is None else not self.survived(self.hits[place]):
             return
-        ranks.add(rank)
         phase = phase_of(self.tracebacks.frames(rank)) if SIGNATURES[name].phase_cures else "elsewhere"
-        self.hits.append(Hit(name, number, rank, words.strip()[:_SHOWN], groups, phase))
+        logs, ends = self.numbers.logs, self.numbers.ends
+        hit = Hit(name, number, rank, words.strip()[:_SHOWN], groups, phase, logs, ends)
+        if place is None:
+            ranks[rank] = len(self.hits)
+            self.hits.append(hit)
+        else:  # the one before stopped nothing: this one may have
+            self.hits[place] = hit
+
+    def survived(self, hit: Hit) -> bool:
+        """Whether training went on after a message, or came to its end: then it stopped nothing, or was no message of
+        the run's own (a row of data that was printed). Told of rank 0 and of logs without ranks, since rank 0 alone
+        prints how training goes."""
+        if hit.rank:
+            return False
+        return self.numbers.ends > hit.ends_before or self.numbers.logs - hit.logs_before >= _LOGS_AFTER
 
     def _see_root_cause(self, words: str) -> None:
         if "Root Cause (first observed failure)" in words:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hf_recipes.doctor.run.case import AlarmSeen, Case
 from hf_recipes.doctor.run.cause import Cause
+from hf_recipes.doctor.run.read_case import number
 
 _MUCH_DROPPED, _MUCH_CUT = 0.2, 0.2
 _ONE_ANSWER = 0.99
@@ -49,7 +51,7 @@ def on_end(case: Case) -> Iterator[Cause]:
 def on_preflight(case: Case) -> Iterator[Cause]:
     """What the overfit test before the run named."""
     for one in case.preflight:
-        what, change = str(one.get("what", "")), str(one.get("cure", ""))
+        what, change = (str(one.get(name) or "") for name in ("what", "cure"))
         yield Cause(
             "overfit_test", 94, "the overfit test before the run failed", change or "hf-recipes overfit", (what,)
         )
@@ -66,7 +68,8 @@ def on_ranks(case: Case) -> Iterator[Cause]:
 
 def on_data(case: Case) -> Iterator[Cause]:
     """What data.json tells: dropped and cut rows, one answer, leakage, shares that were not reached."""
-    sources = [one for one in case.data.get("sources") or [] if isinstance(one, Mapping)]
+    told = case.data.get("sources")
+    sources = [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
     train = case.data.get("train")
     if isinstance(train, Mapping) and train.get("rows") and train.get("supervised_tokens") == 0:
         yield Cause(
@@ -183,8 +186,10 @@ def _part(values: Mapping[str, Any], first: str, second: str) -> Any:
 
 def _count(value: Any) -> int:
     found = value.get("count") if isinstance(value, Mapping) else value
-    return int(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else 0
+    return int(_figure(found) or 0)
 
 
 def _figure(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A finite number; None for anything else that a damaged or foreign file holds."""
+    figure = number(value) if isinstance(value, (int, float)) else None
+    return figure if figure is not None and math.isfinite(figure) else None

@@ -16,6 +16,7 @@ from hf_recipes.doctor.run.replay import Replay
 from hf_recipes.doctor.run.settings import Settings, settings_of_recipe
 
 STATE = "trainer_state.json"
+MOST_STEPS = 10**15  # no run has so many: a step or a length beyond it is damage
 EVAL_LOSSES = ("eval_loss", "eval_domain_loss")
 
 
@@ -36,6 +37,9 @@ def read_case(path: Path) -> Case:
     Raises:
         UserError: it is no run's folder, or its only record cannot be read.
     """
+    for place in path.iterdir():
+        if place.exists() and not place.is_file() and not place.is_dir():  # reading it might never end
+            raise UserError(f"'{place}' is a pipe or a device, and not a file of a run: remove it.")
     if any((path / name).is_file() for name in ("run.json", "events.jsonl")):
         return _of_record(path)
     file = state_file(path)
@@ -66,7 +70,8 @@ def case_of_state(state: Mapping[str, Any], name: str, adapter: bool | None = No
         adapter: whether an adapter was trained; None where it is not known.
     """
     replay = Replay()
-    entries = [entry for entry in state.get("log_history") or [] if isinstance(entry, Mapping)]
+    history = state.get("log_history")
+    entries = [entry for entry in history if isinstance(entry, Mapping)] if isinstance(history, list) else []
     metric = next((name for name in EVAL_LOSSES if any(name in entry for entry in entries)), None)
     for entry in entries:
         see_values(replay, entry, _whole(entry.get("step")) or replay.last_step, metric)
@@ -97,16 +102,15 @@ def number(value: Any) -> float | None:
     """A logged value as a number: also of text ('nan', '1e-05'); None for anything else."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, (int, float)):
-        return float(value)
     try:
-        return float(value) if isinstance(value, str) else None
-    except ValueError:
+        return float(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):  # a whole number of 400 digits is none that was measured
         return None
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """A count that is one; what no run can have is not known."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST_STEPS else None
 
 
 def _of_record(path: Path) -> Case:
@@ -161,7 +165,8 @@ def _show(replay: Replay, columns: Iterable[Any], evaluations: Iterable[Any]) ->
 def _preflight(events: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
     """What the newest overfit test named, if it failed."""
     if events and events[-1].get("status") == "failed":
-        yield from (one for one in events[-1].get("causes") or [] if isinstance(one, Mapping))
+        causes = events[-1].get("causes")
+        yield from (one for one in causes if isinstance(one, Mapping)) if isinstance(causes, list) else ()
 
 
 def _alarms(events: Iterable[Mapping[str, Any]]) -> Iterable[AlarmSeen]:

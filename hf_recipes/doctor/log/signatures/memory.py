@@ -51,9 +51,9 @@ SIGNATURES: dict[str, Signature] = {
         seen="Python 3.11, provoked",
     ),
     "killed_by_system": Signature(
-        needle=("SIGKILL", "exitcode", "return code = -9", " Killed"),
+        needle=("SIGKILL", "exitcode", "return code = -9", "Killed"),
         pattern=r"Signal 9 \(SIGKILL\) received by PID|died with <Signals\.SIGKILL: 9>|exitcode\s*:\s*-9\b|"
-        r"return code = -9\b|line \d+: +\d+ Killed\b",
+        r"return code = -9\b|line \d+: +\d+ Killed\b|^Killed\s*$",
         cause="A process was killed from outside (signal 9), without a word of its own: nearly always the system's or "
         "the container's memory killer, since no traceback is printed.",
         cure="see whether memory was the reason (dmesg | grep -i oom; docker inspect, kubectl describe: OOMKilled); "
