@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.core.errors import CheckFailed
+from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, find_run
@@ -57,11 +59,17 @@ def run(args: argparse.Namespace) -> int:
     if args.run_dir is None:
         logger.info("Run: %s", directory.path)
     if args.ratings:
+        _refuse_more_than_ratings(args)
         return _ratings(directory, args)
     from hf_recipes.evaluation.gate import parse_gate
 
     gate = parse_gate(args.gate) if args.gate is not None else ()  # before the imports, which take seconds
-    evaluation = _evaluate(directory, args, gate)
+    if args.rating_sheet:
+        from hf_recipes.evaluation.sheet import check_sheet
+
+        check_sheet(directory, args.rating_sheet)
+    with contextlib.redirect_stdout(sys.stderr):  # what a function of the user's prints must not end in the JSON
+        evaluation = _evaluate(directory, args, gate)
     if args.json:
         print(json.dumps(json_safe(evaluation), ensure_ascii=False, indent=2))
     else:
@@ -104,6 +112,13 @@ def _ratings(directory: RunDirectory, args: argparse.Namespace) -> int:
 
     print(read_ratings_of_run(directory, args.ratings, as_json=args.json))
     return 0
+
+
+def _refuse_more_than_ratings(args: argparse.Namespace) -> None:
+    others = ("against", "gate", "samples", "max_new_tokens", "fresh", "rating_sheet")
+    if given := [name for name in others if getattr(args, name)]:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise UserError(f"--ratings reads what people judged and evaluates nothing: leave out {flags}.")
 
 
 def _positive(text: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.generation import Answer, answer_batches, render_prompt
 from hf_recipes.evaluation.identity import digest
 from hf_recipes.evaluation.judges.choices import ChoiceRow
@@ -135,7 +136,12 @@ def _generated(model: Any, tokenizer: Any, judges: Judges, rows: Sequence[Row]) 
         batch_size=suite.batch_size,
         stop=suite.stop,
     ):
-        yield [judged(_answer_line(rows[index], answer), rows[index], judges) for index, answer in batch.items()]
+        lines = {index: _answer_line(rows[index], answer) for index, answer in batch.items()}
+        try:
+            yield [judged(line, rows[index], judges) for index, line in lines.items()]
+        except UserError:  # of the user's own function: the answers are kept, and judged when it is mended
+            yield list(lines.values())
+            raise
 
 
 def _answer_line(row: Row, answer: Answer) -> Line:

@@ -20,7 +20,9 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*%?"
-_CONDITION = re.compile(r"(?:(?P<judged>[\w.-]+):)?(?P<name>[\w./-]+)\s*(?P<sign><=|>=|<|>)\s*(?P<limit>[^<>=]+)")
+_CONDITION = re.compile(
+    r"(?:(?P<judged>[\w.-]+):)?(?P<name>[^\s<>=,:]+(?: +[^\s<>=,:]+)*)\s*(?P<sign><=|>=|<|>)\s*(?P<limit>[^<>=]+)"
+)
 _LIMIT = re.compile(
     rf"(?P<side>[A-Za-z_][\w.-]*?)(?:\s*(?P<offset>[+-]\s*(?:\d+\.?\d*|\.\d+)\s*%?))?|(?P<number>{_NUMBER})"
 )
@@ -73,8 +75,9 @@ def parse_gate(text: str) -> tuple[Condition, ...]:
     return conditions
 
 
-def check_names(conditions: Iterable[Condition], known: Iterable[str], sides: Sequence[str]) -> None:
-    """Refuse a condition on a figure or a model that the evaluation does not have.
+def check_names(conditions: Iterable[Condition], known: Iterable[str], sides: Sequence[str] | None = None) -> None:
+    """Refuse a condition on a figure or a model that the evaluation does not have; `sides` is None where the
+    models are not known yet.
 
     Raises:
         UserError: with the nearest name.
@@ -86,7 +89,7 @@ def check_names(conditions: Iterable[Condition], known: Iterable[str], sides: Se
             near = nearest(condition.name, names)
             raise UserError(f"The gate's '{condition.text}' names no figure of this evaluation{near}: it has {told}.")
         for side in (condition.judged, condition.side):
-            if side is not None and side not in sides:
+            if side is not None and sides is not None and side not in sides:
                 raise UserError(
                     f"The gate's '{condition.text}' names no model{nearest(side, sides)}: there are {', '.join(sides)}."
                 )

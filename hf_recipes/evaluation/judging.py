@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.evaluation.judges.choices import judge_choice
+from hf_recipes.evaluation.gate import check_names
+from hf_recipes.evaluation.judges.choices import judge_choice, read_choices
 from hf_recipes.evaluation.judges.custom import load_score
 from hf_recipes.evaluation.judges.formats import FormatVerdict, format_check
 from hf_recipes.evaluation.judges.text import TEXT_SCORES
-from hf_recipes.evaluation.rows import DomainRow, InstructionRow
+from hf_recipes.evaluation.measures import OWN_NAMES, names_beforehand
+from hf_recipes.evaluation.rows import DomainRow, InstructionRow, read_instruction_rows
 from hf_recipes.evaluation.scoring import SchemaValidator, judge
 from hf_recipes.evaluation.suite import EvaluationSuite
 from hf_recipes.evaluation.task_lines import check_tasks
@@ -62,9 +64,27 @@ class Judges:
     def _own_scores(self, answer: str, row: DomainRow, others: Mapping[str, float]) -> dict[str, float]:
         assert self.function is not None
         own = self.function(answer, row.reference, {"number": row.number, **row.given})
-        if taken := sorted(set(own) & set(others)):
-            raise UserError(f"{self.suite.function} returns '{taken[0]}', a name of evaluation.scores: rename one.")
+        if taken := sorted(set(own) & (set(others) | OWN_NAMES)):
+            raise UserError(
+                f"{self.suite.function} returns '{taken[0]}', which a figure of the evaluation is named: rename it."
+            )
         return own
+
+
+def check_suite(suite: EvaluationSuite) -> None:
+    """Read every file of a suite and look for all that it needs, but run no code of the user's: before a training.
+
+    Raises:
+        UserError: a row is ill-formed, the format is none, a package is missing, or the gate names no figure.
+    """
+    suite.rows()
+    if suite.instructions is not None:
+        read_instruction_rows(suite.instructions)
+    if suite.choices is not None:
+        read_choices(suite.choices)
+    Judges.of(replace(suite, function=None))
+    if (names := names_beforehand(suite)) is not None:
+        check_names(suite.gate, names)
 
 
 def judge_instructions(answer: str, row: InstructionRow) -> Judged:

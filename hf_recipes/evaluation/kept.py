@@ -18,6 +18,15 @@ from hf_recipes.core.log import logger
 
 SCHEMA = 1
 Line = dict[str, Any]
+_ANSWER = {"answer", "prompt", "tokens", "ended", "seconds"}
+_NEEDED: dict[str, set[str]] = {
+    "domain": _ANSWER,
+    "instructions": _ANSWER,
+    "general": {"nats", "tokens"},
+    "choices": {"choices", "answer_index", "loglikelihoods", "scores"},
+    "tasks": {"results"},
+    "latency": {"first_ms", "token_ms"},
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,10 @@ class KeptAnswers:
             what = _difference(lines[0], self._header())
             logger.warning(f"{file}: {len(lines) - 1} answers belong to {what}: they are not used, and asked anew.")
             return {}
-        return {line["key"]: line for line in lines[1:] if isinstance(line.get("key"), str)}
+        usable = {line["key"]: line for line in lines[1:] if _is_whole(line)}
+        if damaged := sum(not _is_whole(line) for line in lines[1:]):
+            logger.warning(f"{file}: {damaged} line(s) are no whole answers: they are dropped, and asked anew.")
+        return usable
 
 
 def read_lines(file: Path) -> list[Line]:
@@ -98,6 +110,11 @@ def read_lines(file: Path) -> list[Line]:
     if torn:
         logger.warning(f"{file}: {torn} line(s) cut short, as by a kill, are dropped; those rows are asked anew.")
     return lines
+
+
+def _is_whole(line: Mapping[str, Any]) -> bool:
+    """Whether a line has what its part is measured by; somebody may have edited the file."""
+    return isinstance(line.get("key"), str) and _NEEDED.get(str(line.get("part")), set()) <= line.keys()
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

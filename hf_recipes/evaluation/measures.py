@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hf_recipes.evaluation.bootstrap import Statistic, ratio
 from hf_recipes.evaluation.corpus_bleu import bleu_counts, bleu_of_sums
-from hf_recipes.evaluation.gate import FORGETTING
+from hf_recipes.evaluation.gate import ALIASES, FORGETTING
 from hf_recipes.evaluation.judges.text import TEXT_SCORES, bleu_tokenizer
 from hf_recipes.evaluation.suite import EvaluationSuite
 
@@ -34,6 +34,10 @@ _TEXT = {
     "bleu": "BLEU",
     "chrf": "chrF (mean of answers)",
 }
+_FORMAT = ("parses", "fits_schema", "format", "format_lenient", "extra_prose", "fields", "fields_right", "exact")
+_PACE = ("answer_tokens", "cut", "seconds", "first_token_ms", "ms_per_token")
+# What the evaluation itself measures: a function of the user's may return none of these.
+OWN_NAMES = frozenset([*_FORMAT, *_PACE, *_INSTRUCTIONS, *_CHOICES, *_TEXT, GENERAL, FORGETTING, *ALIASES])
 
 
 @dataclass(frozen=True)
@@ -112,14 +116,14 @@ def names_beforehand(suite: EvaluationSuite) -> list[str] | None:
         return None
     names: list[str] = []
     if suite.domain is not None:
-        names += ["parses", "fits_schema", "format", "format_lenient", "extra_prose", "fields", "fields_right", "exact"]
+        names += _FORMAT
         for score in suite.scores:
             names += TEXT_SCORES[score]("a", ["a"])
     names += _INSTRUCTIONS if suite.instructions is not None else []
     names += _CHOICES if suite.choices is not None else []
     names += [GENERAL, FORGETTING] if suite.general is not None else []
     if suite.domain is not None or suite.instructions is not None:
-        names += ["answer_tokens", "cut", "seconds", "first_token_ms", "ms_per_token"]
+        names += _PACE
     return names
 
 

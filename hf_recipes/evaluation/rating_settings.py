@@ -37,7 +37,7 @@ class RatingSettings:
             raise UserError(
                 f"evaluation.rating: {value!r} is not of the form {{criteria: [first, …], samples: {SAMPLES}}}."
             )
-        samples = value.get("samples") or SAMPLES
+        samples = SAMPLES if value.get("samples") is None else value["samples"]
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise UserError(f"evaluation.rating.samples: {samples!r} is not a positive whole number.")
         return cls(criteria_from(value.get("criteria")), samples)

@@ -180,6 +180,8 @@ def prepare_evaluation(run: RunDirectory, loaders: Loaders, choices: Choices) ->
         tasks=suite.tasks,
         documents=suite.samples,
     )
+    for row in common.domain[:1]:  # a judge that fails, such as the user's own function, is told now
+        judges.domain(row.reference, row)
     tokenizers = {place: _load_tokenizer(place) for place in dict.fromkeys(side.tokenizer for side in sides)}
     general = {place: _general_rows(suite, loaders.rows, tokenizer) for place, tokenizer in tokenizers.items()}
     questions = {side.name: replace(common, general=general[side.tokenizer]) for side in sides}
@@ -219,14 +221,16 @@ def suite_of(run: RunDirectory, facts: Mapping[str, Any], choices: Choices) -> E
     Raises:
         UserError: the recipe has none, or it is ill-formed.
     """
-    settings = facts.get("recipe", {}).get("evaluation")
+    recipe = facts.get("recipe") if isinstance(facts, Mapping) else None
+    settings = recipe.get("evaluation") if isinstance(recipe, Mapping) else None
     if not settings:
         raise UserError(
             f"The recipe of {run.path} has no 'evaluation': add e.g. evaluation: {{domain: held_out.jsonl, "
             "schema: answer.schema.json, general: general.jsonl} to the recipe or to 'recipe' in run.json."
         )
-    given = {"samples": choices.samples, "max_new_tokens": choices.max_new_tokens}
-    return EvaluationSuite.from_dict({**settings, **{key: value for key, value in given.items() if value is not None}})
+    suite = EvaluationSuite.from_dict(settings)
+    samples, max_new_tokens = choices.samples or suite.samples, choices.max_new_tokens or suite.max_new_tokens
+    return replace(suite, samples=samples, max_new_tokens=max_new_tokens)
 
 
 def _ask(
@@ -279,7 +283,9 @@ def _load_tokenizer(place: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if not Path(place).exists():
+            raise UserError(f"'{place}' is not here, nor can it be had from the Hub ({reason}): name a path.") from None
         raise UserError(f"{place} holds no tokenizer ({reason}): copy that of the training into it.") from None
     if tokenizer.chat_template is None:
         raise UserError(f"The tokenizer in {place} has no chat template: put that of the training into it.")

@@ -13,6 +13,7 @@ from hf_recipes.core.files import json_safe, read_json, write_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.kept import Line, read_lines
 from hf_recipes.evaluation.rating.items import RatingItem
+from hf_recipes.evaluation.rating.read import read_key
 from hf_recipes.evaluation.rating.sample import by_prompt_length
 from hf_recipes.evaluation.rating.sheet import write_rating_sheet
 from hf_recipes.evaluation.rating_settings import RatingSettings
@@ -36,10 +37,10 @@ def write_sheet_of_run(run: RunDirectory, page: Path) -> str:
     Raises:
         UserError: the run was not evaluated, or has no domain rows.
     """
+    check_sheet(run, page)
     suite = suite_of(run, run.read(run.run_json), Choices())
+    assert suite.domain is not None
     reference = run.read(run.evaluation_json)["reference"]
-    if suite.domain is None:
-        raise UserError("--rating-sheet: people judge answers to evaluation.domain, which this recipe does not have.")
     settings = suite.rating or RatingSettings()
     items = _items(run, (reference, TUNED), {row.number: row for row in read_domain_rows(suite.domain)})
     written = write_rating_sheet(page, items, settings.criteria, samples=settings.samples, seed=SEED)
@@ -57,20 +58,36 @@ def read_ratings_of_run(run: RunDirectory, files: Sequence[Path], *, as_json: bo
     """
     from hf_recipes.evaluation.rating.agreement import read_ratings, render
 
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"--ratings: '{file}' is no file: name the CSV that a rater saved, and RUN_DIR before it.")
     beside = [str(key) for folder in {file.parent for file in files} for key in sorted(folder.glob("*.key.json"))]
     keys = [Path(key) for key in dict.fromkeys([*reversed(_keys(run)), *beside]) if Path(key).is_file()]
     if not keys:
         raise UserError("--ratings: the sheet's .key.json is neither where it was written nor beside the ratings.")
-    problem: UserError | None = None
-    for key in keys:
-        try:
-            summary = read_ratings(list(files), key)
-        except UserError as error:
-            problem = problem or error
-        else:
-            return json.dumps(json_safe(asdict(summary)), ensure_ascii=False, indent=2) if as_json else render(summary)
-    assert problem is not None
-    raise problem
+    summary = read_ratings(list(files), next((key for key in keys if _belong_to(files, key)), keys[0]))
+    return json.dumps(json_safe(asdict(summary)), ensure_ascii=False, indent=2) if as_json else render(summary)
+
+
+def _belong_to(files: Sequence[Path], key: Path) -> bool:
+    """Whether a file names the sheet of this key; what is wrong with it besides, is told when it is read."""
+    try:
+        sheet = read_key(key).sheet
+        return any(sheet.encode() in file.read_bytes() for file in files)
+    except (UserError, OSError):
+        return False
+
+
+def check_sheet(run: RunDirectory, page: Path) -> None:
+    """Tell before the models answer that no sheet can be written.
+
+    Raises:
+        UserError: the recipe has no domain rows, or the page's path is a directory.
+    """
+    if suite_of(run, run.read(run.run_json), Choices()).domain is None:
+        raise UserError("--rating-sheet: people judge answers to evaluation.domain, which this recipe does not have.")
+    if page.is_dir():
+        raise UserError(f"--rating-sheet: '{page}' is a directory: name the page to write, such as sheet.html.")
 
 
 def _items(run: RunDirectory, sides: tuple[str, str], rows: dict[int, DomainRow]) -> list[RatingItem]:
@@ -91,7 +108,7 @@ def _items(run: RunDirectory, sides: tuple[str, str], rows: dict[int, DomainRow]
 
 def _domain_lines(run: RunDirectory, side: str) -> dict[int, Line]:
     lines = read_lines(run.path / "evaluation" / f"{side}.jsonl")
-    return {line["line"]: line for line in lines if line["part"] == "domain"}
+    return {line["line"]: line for line in lines if line.get("part") == "domain"}
 
 
 def _stratum(row: DomainRow | None) -> str:

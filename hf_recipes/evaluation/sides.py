@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hf_recipes.core.run_directory import RunDirectory, is_run
 
 BASE, TUNED = "base", "tuned"
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _TAKEN = {TUNED, "line", "prompt", "reference"}  # keys of a row in evaluation.json
 
 LoadModel = Callable[[str, str | None, str], Any]
@@ -78,28 +79,38 @@ def _named(text: str, facts: dict[str, Any], tuned: Side, merged: dict[str, Path
         name, path = Path(text).name, text
     if not _NAME.fullmatch(name):
         raise UserError(f"--against {text}: '{name}' is no name for a column: write NAME=PATH, of letters and digits.")
-    if not Path(path).exists() and (not equals and "/" not in path):
-        known = [BASE, "merged", *merged]
+    if path == BASE or path in merged:
+        return replace(_named(path, facts, tuned, merged), name=name)
+    known = [BASE, "merged", *merged]
+    if not path or (not equals and "/" not in path and not Path(path).exists()):
         raise UserError(f"--against {text}: no model of that name or path{nearest(text, known)}: write NAME=PATH.")
-    return _other(name, Path(path))
+    if not Path(path).exists() and not _HUB_NAME.fullmatch(path):
+        raise UserError(f"--against {text}: '{path}' does not exist: name a run, an adapter or a model.")
+    return _other(name, path)
 
 
-def _other(name: str, path: Path) -> Side:
+def _other(name: str, text: str) -> Side:
+    path = Path(text)
     if is_run(path):
         run = RunDirectory(path)
         return _result(name, run, run.read(run.run_json))
     config = path / "adapter_config.json"
     if not config.is_file():
-        return Side(name, str(path), None, None, str(path))
-    base = read_json(config)
-    return Side(name, base["base_model_name_or_path"], base.get("revision"), path, str(path))
+        return Side(name, text, None, None, text)
+    try:
+        base = read_json(config)
+        return Side(name, str(base["base_model_name_or_path"]), base.get("revision"), path, text)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{config} does not say which base the adapter belongs to: restore it.") from None
 
 
 def _result(name: str, run: RunDirectory, facts: dict[str, Any]) -> Side:
     result = run.result
+    base = facts.get("base_model") if isinstance(facts, dict) else None
+    if not isinstance(base, dict) or not base.get("name_or_path"):
+        raise UserError(f"{run.run_json} names no base_model: restore the file, or name another run.")
     if not (result / "adapter_config.json").exists():
         return Side(name, str(result), None, None, str(result))
-    base = facts["base_model"]
     return Side(name, base["name_or_path"], base.get("revision"), result, str(result))
 
 

@@ -70,6 +70,10 @@ class EvaluationSuite:
         Raises:
             UserError: an unknown key, a missing file, a value of the wrong kind, or nothing to evaluate.
         """
+        if not isinstance(settings, Mapping):
+            raise UserError(
+                f"evaluation: {settings!r} is not a mapping: write e.g. evaluation: {{domain: held_out.jsonl}}."
+            )
         known = [field.name for field in fields(cls)]
         for key in settings:
             if key not in known:

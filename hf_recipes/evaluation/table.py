@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_recipes.core.tables import render_table
@@ -21,6 +21,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
     "milliseconds": lambda value: f"{value:.1f}",
 }
 SURE = "*"
+WIDTH = 100  # characters of a terminal; a table that is wider is taken apart
 _NOTE = f"{SURE} the 95 % interval (paired bootstrap over the rows) leaves out 0"
 
 
@@ -78,4 +79,32 @@ def render_document(document: Mapping[str, Any]) -> str:
     """The table of an evaluation.json for the terminal, and what its mark means where there is one."""
     heads, rows = columns(document)
     text = render_table(heads, rows)
+    if max(map(len, text.splitlines())) > WIDTH:
+        text = "\n\n".join(render_table(*part) for part in _narrow(heads, rows, document["reference"]))
     return f"{text}\n{_NOTE}" if any(entry.endswith(SURE) for row in rows for entry in row) else text
+
+
+def _narrow(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], reference: str
+) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """The table in parts: first the values of all models, then the differences, as many columns at once as fit."""
+    differences = [index for index, head in enumerate(heads) if index and head.endswith(f" - {reference}")]
+    values = [index for index in range(1, len(heads)) if index not in differences]
+    for group in (values, differences):
+        for chosen in _that_fit(heads, rows, group):
+            part = [[row[0], *(row[index] for index in chosen)] for row in rows]
+            yield [heads[0], *(heads[index] for index in chosen)], [row for row in part if any(row[1:])]
+
+
+def _that_fit(heads: Sequence[str], rows: Sequence[Sequence[str]], group: Sequence[int]) -> Iterator[list[int]]:
+    """`group` in pieces no wider than `WIDTH` with the labels, of one column at least."""
+    widths = [max(len(line[index]) for line in (heads, *rows)) + 2 for index in range(len(heads))]
+    room = WIDTH - widths[0] + 2
+    piece: list[int] = []
+    for index in group:
+        if piece and sum(widths[each] for each in [*piece, index]) > room:
+            yield piece
+            piece = []
+        piece.append(index)
+    if piece:
+        yield piece

@@ -16,6 +16,7 @@ from hf_recipes.core.stop_signals import StopListener
 from hf_recipes.recipe.key_table import load_key_table
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.sweep.axes import Axis
+from hf_recipes.sweep.base_answers import lend_base_answers
 from hf_recipes.sweep.book import Book, Entry, check_same_sweep, plain_values, read_book
 from hf_recipes.sweep.child import free_of_writer, last_words, run_child
 from hf_recipes.sweep.median import Points
@@ -246,7 +247,7 @@ def _run_trial(sweep: _Sweep, trial: Trial, entry: Entry, pruner: Pruner, where:
     if pruner.reason and code == Preempted.exit_code and not sweep.listener.reason:
         entry.pruned = pruner.reason
     _raise_if_stopped(sweep, code, entry)
-    _raise_if_refused(sweep, code, trial, entry)
+    _raise_if_refused(sweep, code, entry)
     if sweep.outcome(entry).state == "ok":
         sweep.seconds.append(time.monotonic() - started)
         _evaluate(sweep, entry)
@@ -293,12 +294,15 @@ def _raise_if_stopped(sweep: _Sweep, code: int, entry: Entry) -> None:
     raise Preempted(sentence)
 
 
-def _raise_if_refused(sweep: _Sweep, code: int, trial: Trial, entry: Entry) -> None:
-    """What is wrong with the first trial is wrong with all, unless they differ in what could be refused."""
-    if code != UserError.exit_code or {"method", "model_name_or_path"} & set(trial.point):
+def _raise_if_refused(sweep: _Sweep, code: int, entry: Entry) -> None:
+    """What refuses a second trial in the words of the first refuses all; of another size, say, one may fit."""
+    if code != UserError.exit_code:
         return
-    if not any(sweep.outcome(each).state == "ok" for each in sweep.book.entries.values()):
-        raise UserError(f"the first trial was refused: {sweep.outcome(entry).sentence}")
+    found = [sweep.outcome(each) for each in sweep.book.entries.values()]
+    sentence = sweep.outcome(entry).sentence
+    refused = sum(outcome.state == "failed" and outcome.sentence == sentence for outcome in found)
+    if refused > 1 and not any(outcome.state == "ok" for outcome in found):
+        raise UserError(f"the first trials were refused: {sentence}")
 
 
 def _tell_end(where: str, found: Outcome, metric: str, seconds: float, log: Path) -> None:
@@ -315,6 +319,7 @@ def _evaluate(sweep: _Sweep, entry: Entry) -> None:
     if not sweep.order.evaluate or (run / "evaluation.json").is_file():
         return
     logger.info("Evaluating %s", entry.name)
+    lend_base_answers(run, map(sweep.run_directory, sweep.book.entries))
     log = run.with_suffix(run.suffix + ".evaluate.log")
     code = run_child(["evaluate", str(run)], log, sweep.listener, lambda: False)
     if sweep.listener.reason:

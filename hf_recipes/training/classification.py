@@ -92,6 +92,7 @@ _NOT_FOR_CLASSIFIERS = (
     "loss_kernel",
     "mask_history",
     "max_repeats",
+    "overfit_check",
     "overlong",
     "packing",
     "share_unit",

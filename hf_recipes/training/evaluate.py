@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.data.prepare import prepare_data
 from hf_recipes.evaluation.gate import Condition, parse_gate
@@ -69,17 +72,34 @@ def evaluate_run(
         def ask_elsewhere() -> None:
             ask_in_processes(directory, choices, num_processes)
 
-    evaluation = evaluate_with(
-        directory,
-        tokenise_rows,
-        load_model=load_model,
-        load_adapter=load_adapter,
-        choices=choices,
-        fresh=fresh,
-        ask_elsewhere=ask_elsewhere,
-    )
+    with _alone(directory):
+        evaluation = evaluate_with(
+            directory,
+            tokenise_rows,
+            load_model=load_model,
+            load_adapter=load_adapter,
+            choices=choices,
+            fresh=fresh,
+            ask_elsewhere=ask_elsewhere,
+        )
     write_report(directory)
     return evaluation
+
+
+@contextlib.contextmanager
+def _alone(run: RunDirectory) -> Iterator[None]:
+    """Two evaluations of one run, each with settings of its own, would write into the same answer files."""
+    answers = run.path / "evaluation"
+    try:
+        take_lock(answers)
+    except TakenDirectory:
+        raise UserError(f"Another evaluation of {run.path} is at work: wait for it, or end it.") from None
+    try:
+        yield
+    finally:
+        release_lock(answers)
+        with contextlib.suppress(OSError):
+            answers.rmdir()  # where nothing was answered
 
 
 def loaders() -> Loaders:

@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -72,9 +74,19 @@ def ask_order(order: dict[str, Any]) -> None:
     ask_share(RunDirectory(Path(order["run"])), loaders(), choices, Share(**order["share"]))
 
 
+def _end_with(parent: int) -> None:
+    """Nobody would read what a process answers whose parent was killed; another one may ask the same by now."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     try:
         ask_order(json.load(sys.stdin))
+    except KeyboardInterrupt:  # the parent says so
+        sys.exit(130)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(UserError.exit_code)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem
-from hf_recipes.core.files import write_json
+from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
 from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
@@ -31,8 +31,8 @@ def choose_output(recipe: Recipe) -> Path:
     run (``auto``: its newest unfinished one); else a new ``runs/NAME-TIME``.
 
     Raises:
-        UserError: nothing to resume from, or the directory holds another run and this one does not resume it; with
-            ``exit_code`` 0: ``auto`` finds the run finished.
+        UserError: nothing to resume from, or the directory holds another run, which got further than its checks, and
+            this one does not resume it; with ``exit_code`` 0: ``auto`` finds the run finished.
     """
     request = resume_request(recipe)
     tell_request(recipe, request)
@@ -42,11 +42,22 @@ def choose_output(recipe: Recipe) -> Path:
     if request == "auto":
         check_same_recipe(path, recipe)
         end_if_finished(path, recipe)
-    if not request and (is_run(path) or list_checkpoints(path)):
+    if not request and (is_run(path) or list_checkpoints(path)) and not _never_began(path):
         raise UserError(
             f"output_dir: '{path}' already holds a run: resume it with --resume_from_checkpoint last, or name another."
         )
     return path
+
+
+def _never_began(path: Path) -> bool:
+    """Whether the run in `path` ended with an error before its first step, and left nothing that was trained."""
+    try:
+        status = read_json(path / "status.json")
+        ended = status["code"] != 0 and status["last_step"] == 0
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    run = RunDirectory(path)
+    return ended and not (list_checkpoints(path) or run.adapter.exists() or run.model.exists())
 
 
 def _place(recipe: Recipe, request: str | None) -> Path:
@@ -79,8 +90,13 @@ def record_run(
     world_size: int,
     **facts: Any,
 ) -> None:
-    """Write run.json. On resume, tell which recipe keys differ from the run's first start."""
-    if is_run(run.path):
+    """Write run.json. On resume, tell which recipe keys differ from the run's first start; in a directory whose run
+    never began, tell that it is taken again."""
+    if is_run(run.path) and not resume_request(recipe):
+        logger.info(
+            "output_dir: the run that '%s' held had ended before its first step, this one takes its place.", run.path
+        )
+    elif is_run(run.path):
         _tell_changes(record_of_run(run.path).get("recipe") or recipe.values, recipe.values)
     run.write(
         run.run_json,

@@ -12,6 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.ranks import first_on_each_machine
 from hf_recipes.data.prepare import prepare_data
 from hf_recipes.evaluation.judges.formats import format_check
+from hf_recipes.evaluation.judging import check_suite
 from hf_recipes.evaluation.rows import draw
 from hf_recipes.evaluation.suite import EvaluationSuite
 from hf_recipes.training.plan_data import DEFAULT_LENGTH
@@ -33,9 +34,7 @@ def recipe_suite(recipe: Mapping[str, Any]) -> EvaluationSuite | None:
     if not settings:
         return None
     suite = EvaluationSuite.from_dict(settings)
-    suite.rows()
-    if suite.format_spec is not None:
-        format_check(suite.format_spec)
+    check_suite(suite)
     return suite
 
 

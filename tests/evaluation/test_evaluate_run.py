@@ -110,6 +110,7 @@ def test_a_tuned_model_that_answers_rightly_scores_full_marks(learnt_run):
     ]
 
 
+@pytest.mark.trials
 def test_the_verb_prints_the_table_or_json(learnt_run, settings, capsys):
     import hf_recipes.cli.evaluate as verb
 
@@ -129,6 +130,7 @@ def test_the_verb_prints_the_table_or_json(learnt_run, settings, capsys):
             assert "all fields right" in out
 
 
+@pytest.mark.trials
 def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, tokenizer, settings):
     from transformers import AutoModelForCausalLM
 
@@ -150,6 +152,7 @@ def test_a_full_fine_tune_loads_base_then_result(tmp_path, tiny_model_dir, token
     assert abs(evaluation["change"]["forgetting"]) > 1e-3
 
 
+@pytest.mark.trials
 def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, settings, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("hf_recipes"), "propagate", True)
     evaluate_with(adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, settings), tokenise_rows)
@@ -175,6 +178,7 @@ def test_missing_parts_are_one_sentence_each(tmp_path, tiny_model_dir, tokenizer
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.trials
 @pytest.mark.real_model
 def test_the_real_model_before_and_after_a_random_adapter(tmp_path, smollm2_dir, settings):
     """Four orders on SmolLM2: the base side must be the base's own answer, and its loss on English a sane one."""

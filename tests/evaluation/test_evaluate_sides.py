@@ -88,6 +88,7 @@ def test_every_set_has_its_figures_and_every_answer_is_kept(run, settings):
     assert "JSON that fits the schema" in shown
 
 
+@pytest.mark.trials
 def test_what_was_answered_is_not_asked_again_and_new_judges_judge_it(run, settings, monkeypatch):
     evaluate_with(run, tokenise_rows)
     before = side_lines(run, "tuned")
@@ -130,6 +131,7 @@ def test_an_evaluation_cut_short_goes_on_where_it_was(run, monkeypatch):
     assert again["table"][:-3] == whole["table"][:-3]
 
 
+@pytest.mark.trials
 def test_shares_give_together_what_one_process_gives(run):
     whole = evaluate_with(run, tokenise_rows)
     expected = {side: side_lines(run, side) for side in ("base", "tuned")}
@@ -168,6 +170,7 @@ def test_two_processes_answer_as_one(tmp_path, tiny_model_dir, tokenizer, settin
     assert two["change"]["forgetting"] == pytest.approx(one["change"]["forgetting"], abs=1e-4)
 
 
+@pytest.mark.trials
 def test_other_models_stand_beside_and_the_first_named_is_the_reference(tmp_path, run, tiny_model_dir, tokenizer):
     from transformers import AutoModelForCausalLM
 

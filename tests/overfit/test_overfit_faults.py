@@ -16,7 +16,7 @@ from hf_recipes.data.batching.collate import SupervisedCollator
 from hf_recipes.training.overfit.check import RunFacts
 from hf_recipes.training.overfit.floor import Row
 from hf_recipes.training.overfit.losses import SHIFTS, LossOfRows
-from hf_recipes.training.overfit.passes import FewRows, learn_by_heart
+from hf_recipes.training.overfit.passes import FewRows, learn_by_heart, own_rate, try_rate
 from hf_recipes.training.overfit.probes import answer_facts, compare_answers
 from hf_recipes.training.overfit.snapshot import Snapshot
 
@@ -171,10 +171,51 @@ def test_a_base_that_knows_its_answers_sees_them_shuffled():
         {"input_ids": prompt + answer, "labels": [IGNORED] * 4 + answer}
         for prompt, answer in zip(prompts, answers[5:] + answers[:5], strict=True)
     ]
-    assert examined(model, rows).ok
+    result = examined(model, rows)
+    assert result.ok
     # This base knows nothing but its rows, so half-way from a guess is too much to ask of it: the comparison alone.
-    assert examined(model, rows).evidence.answers.z < -5
+    assert result.evidence.answers.z < -5
     assert examined(model, apart, seconds=5).evidence.answers.z > -1.7
+
+
+def test_the_first_rate_of_adapters_would_take_off_the_whole_loss_and_of_models_goes_by_width():
+    assert own_rate(lora(), way=1.6, absolute_sum=400) == pytest.approx(0.004)
+    assert own_rate(lora(), way=1.6, absolute_sum=1e-3) == 0.01
+    assert own_rate(lora()) == 3e-3
+    model = make_tiny_llama(64)
+    assert own_rate(model, 1.6, 400) == own_rate(model)
+    assert 0.05 / 128 < own_rate(model) < 0.05 / 8  # widths are between these
+
+
+def test_the_pass_at_the_recipes_rate_is_the_first_of_learning():
+    """Its gradients are used again, and what its step did is not."""
+    model = make_tiny_llama(64)
+    few, snapshot = FewRows(LossOfRows(model, COLLATOR), [rows_of()]), Snapshot(model)
+    alone = learn_by_heart(few, 3.0, 60, snapshot, rate=1e-2)
+    snapshot.put_back()
+    begun, gradients = try_rate(few, 0.5, 1)
+    snapshot.put_back()
+    after = learn_by_heart(few, 3.0, 60, snapshot, rate=1e-2, begun=begun)
+    assert gradients.norm > 0
+    assert begun.losses[1] != pytest.approx(alone.losses[1])
+    assert len(alone.losses) > 3
+    assert after.losses == pytest.approx(alone.losses, rel=1e-3)  # the gradients are clipped twice
+
+
+def test_a_rate_below_the_first_of_the_tests_own_costs_no_pass():
+    few = FewRows(LossOfRows(lora(), COLLATOR), [rows_of()])
+    _, gradients = try_rate(few, 0.0, 2)
+    own = own_rate(few.losses.model, few.loss() - 0.1, gradients.absolute_sum)
+    assert len(try_rate(few, own * 0.9, 2, floor=0.1)[0].losses) == 1
+    few = FewRows(LossOfRows(lora(), COLLATOR), [rows_of()])
+    assert len(try_rate(few, own * 1.1, 2, floor=0.1)[0].losses) == 3
+
+
+def test_what_is_learned_gets_no_more_gradients():
+    model = make_tiny_llama(64)
+    few = FewRows(LossOfRows(model, COLLATOR), [rows_of()])
+    assert few.backward(enough=100.0) == pytest.approx(few.loss())
+    assert all(each.grad is None for each in model.parameters())
 
 
 @pytest.mark.trials
@@ -209,6 +250,14 @@ def test_anybodys_collator_and_datasets(tokenizer):
     result = examined(model, rows, DataCollatorForSeq2Seq(tokenizer))
     assert result.verdict.status == "passed", str(result)
     assert result.evidence.data.aligned[1] == 1.0
+
+
+def test_losses_that_are_known_are_not_computed_again():
+    rows = [{"input_ids": [*row["input_ids"], 9], "labels": [*row["labels"], IGNORED]} for row in rows_of()]
+    losses = LossOfRows(base(), COLLATOR)
+    own = losses.by_shift(rows)[:, SHIFTS.index(0)].tolist()
+    assert answer_facts(losses, rows, 8, own[:3]).z == pytest.approx(answer_facts(losses, rows, 8).z, rel=1e-3)
+    assert answer_facts(losses, rows, 8, [100.0] * 3).own > 30  # it would be seen
 
 
 def test_equal_prompts_and_equal_answers_are_compared_with_none():

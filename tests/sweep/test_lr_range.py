@@ -28,7 +28,7 @@ def valley(lowest=1e-2, noise=0.0, seed=0):
     return losses
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(2, 500), st.floats(1e-9, 1e-3), st.floats(1.1, 1e6))
 def test_rates_rise_from_end_to_end_in_equal_factors(steps, low, ratio):
     rates = [rate_at(step, steps, low, low * ratio) for step in range(steps)]
@@ -37,7 +37,7 @@ def test_rates_rise_from_end_to_end_in_equal_factors(steps, low, ratio):
     assert max(factors) == pytest.approx(min(factors), rel=1e-6)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.floats(1e-4, 1e-1))
 def test_a_tenth_of_the_valley_is_suggested(lowest):
     found = suggest(RATES, valley(lowest))
@@ -46,14 +46,14 @@ def test_a_tenth_of_the_valley_is_suggested(lowest):
     assert found.steepest < found.lowest
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 30))
 def test_noise_moves_it_by_less_than_a_factor_of_three(seed):
     found = suggest(RATES, valley(1e-2, noise=0.05, seed=seed))
     assert 1 / 3 < found.learning_rate / 1e-3 < 3
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 30))
 def test_noise_alone_suggests_nothing(seed):
     generator = random.Random(seed)
@@ -81,7 +81,7 @@ def test_a_loss_that_still_falls_at_the_end_says_so():
     assert "higher end would tell more" in suggest(RATES, [2 - index / STEPS for index in range(STEPS)]).reason
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=80))
 def test_smoothing_stays_within_the_losses(losses):
     assert all(min(losses) - 1e-9 <= value <= max(losses) + 1e-9 for value in smooth(losses))
@@ -94,7 +94,7 @@ def test_what_explodes_stops_and_what_falls_does_not():
     assert not has_exploded([])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 200))
 def test_the_noise_of_small_batches_is_no_explosion(seed):
     # Losses of two rows of SmolLM2 before anything is learned: 1.3 ± 0.3.

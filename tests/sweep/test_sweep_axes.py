@@ -89,21 +89,21 @@ def test_what_is_wrong_is_one_sentence(arguments, sentence):
     assert "\n" not in str(error.value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(1e-9, 1.0), min_size=2, max_size=6, unique=True))
 def test_numbers_read_back_as_they_were_written(values):
     axes, _ = read_axes(["--lr", ",".join(map(repr, values))], TABLE)
     assert list(axes[0].values) == values
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.text("abc", min_size=1), min_size=1, max_size=4), st.sampled_from(",;"))
 def test_what_stands_in_brackets_is_not_split(words, separator):
     whole = json.dumps(words)
     assert split_outside(separator.join([whole, whole]), separator) == [whole, whole]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.floats(1e-8, 0.5), st.floats(1.01, 1e6), st.floats(0, 1), st.booleans(), st.booleans())
 def test_a_span_gives_values_within_its_ends(low, ratio, share, log, whole):
     ends = (max(1, round(low)), max(2, round(low * ratio) + 1)) if whole else (low, low * ratio)

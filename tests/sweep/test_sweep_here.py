@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 from sweep_places import make_place, trial_here
@@ -29,7 +30,7 @@ def read(place):
     return json.loads((place / "sweeps/recipe/sweep.json").read_text())
 
 
-def test_two_trials_side_by_side_then_a_third_and_then_no_other_recipe(place, capsys):
+def test_two_trials_side_by_side_and_then_no_other_recipe(place, capsys):
     assert sweep("--lr", "1e-5,3e-2") == 0
     told = capsys.readouterr().out
     assert [line.split()[:2] for line in told.splitlines()[2:4]] == [["*", "0.03"], ["1e-05", "4"]]
@@ -49,15 +50,23 @@ def test_two_trials_side_by_side_then_a_third_and_then_no_other_recipe(place, ca
         "datasets": [{"path": str(place / "rows.jsonl")}]
     }
 
-    before = {name: (directory / "trials" / name / "run.json").stat().st_mtime for name in (BEST, WORST)}
-    assert sweep("--lr", "1e-5,1e-2") == 0  # one of them is there already
-    assert len(read(place)["trials"]) == 3
-    assert before == {name: (directory / "trials" / name / "run.json").stat().st_mtime for name in before}
-    assert "Trials of other calls that are in the table too: 1." in capsys.readouterr().err
-
     assert sweep("--lr", "1e-5,2e-5", "--max_steps", "6") == 2
     assert "were made with other keys (max_steps 4 → 6)" in capsys.readouterr().err
+    assert read(place) == book
+
+
+@pytest.mark.trials
+def test_other_values_in_the_same_directory_are_added_to_those_that_are_there(place, capsys):
+    assert sweep("--lr", "1e-5,3e-2") == 0
+    directory = place / "sweeps/recipe/trials"
+    before = {name: (directory / name / "run.json").stat().st_mtime for name in (BEST, WORST)}
+    capsys.readouterr()
+    assert sweep("--lr", "1e-5,1e-2") == 0  # one of them is there already
     assert len(read(place)["trials"]) == 3
+    assert before == {name: (directory / name / "run.json").stat().st_mtime for name in before}
+    told = capsys.readouterr().err
+    assert "2 trials in sweeps/recipe (1 ok, 1 waiting), 1 to run." in told
+    assert "Trials of other calls that are in the table too: 1." in told
 
 
 @pytest.mark.trials
@@ -81,6 +90,7 @@ def test_what_the_machine_cannot_do_is_a_row_of_the_table(place, capsys, monkeyp
     assert "no bf16 arithmetic" in capsys.readouterr().out
 
 
+@pytest.mark.trials
 def test_a_range_test_suggests_a_rate_and_leaves_no_model(place, capsys):
     assert sweep("--lr_range", "1e-5..10", "--steps", "60", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -90,6 +100,27 @@ def test_a_range_test_suggests_a_rate_and_leaves_no_model(place, capsys):
     # The rate of a tiny random model: below it next to nothing is learned in 60 steps, above it the loss swings.
     assert 1e-3 < found["suggestion"]["learning_rate"] < 1
     assert min(found["losses"]) < found["losses"][0] - 0.1
+
+
+def test_two_sweeps_at_once_do_not_share_a_directory(place, capsys):
+    fcntl = pytest.importorskip("fcntl")
+    directory = place / "sweeps/recipe"
+    directory.mkdir(parents=True)
+    with open(directory / ".writer.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert sweep("--lr", "1e-5,1e-4") == 2
+    told = capsys.readouterr().err
+    assert "sweeps/recipe" in told and told.count("\n") == 1
+    assert [path.name for path in directory.iterdir()] == [".writer.lock"]
+
+
+def test_a_stop_between_two_trials_begins_no_other(place, capsys, monkeypatch):
+    begun = []
+    monkeypatch.setattr("hf_recipes.sweep.run.run_child", lambda arguments, log, listener, look: begun.append(log) or 1)
+    monkeypatch.setattr("hf_recipes.sweep.run._tell_time", lambda sweep, left: signal.raise_signal(signal.SIGTERM))
+    assert sweep("--lr", "1e-5,1e-4") == 75
+    assert len(begun) == 1
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -116,9 +147,9 @@ def test_a_range_test_suggests_a_rate_and_leaves_no_model(place, capsys):
             ["--lr", "1e-6..1e-3", "--search", "random", "--trials", "1000000"],
             "1,000,000 are more than anybody",
         ),
-        (["--rank", "4,9999", "--search", "optuna", "--trials", "2"], "give a value from 1 to 4096"),
+        (["--max_length", "64,1", "--search", "optuna", "--trials", "2"], "max_length 1: --max_length: "),
         (["--datasets.0.path", "rows.jsonl,gone.jsonl"], "gone.jsonl"),
-        (["--strategy", "ddp,tp"], "strategy tp: "),
+        (["--strategy", "single,tp"], "strategy tp: "),
         (["--strategy", "ddp,zero2", "--config_file", "recipe.yaml"], "is decided by --config_file"),
         (["--lr", "1e-5,1e-4", "--config_file", "gone.yaml"], "does not exist"),
         (["--lr", "1e-5,1e-4", "--num_processes", "0"], "is not a number of processes"),

@@ -20,7 +20,7 @@ AXES = st.lists(VALUES, min_size=1, max_size=3).map(
 RATE = Axis("learning_rate", span=Span(1e-6, 1e-3, log=True, whole=False))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(AXES)
 def test_a_grid_holds_every_combination_once(axes):
     points = grid(axes)
@@ -44,7 +44,7 @@ def test_a_grid_of_a_range_asks_for_values():
         grid([RATE])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(AXES, st.integers(1, 40), st.integers(0, 9))
 def test_drawn_points_are_different_and_as_many_as_there_are(axes, trials, seed):
     points = random_points(axes, trials, seed)
@@ -52,7 +52,7 @@ def test_drawn_points_are_different_and_as_many_as_there_are(axes, trials, seed)
     assert len(points) == min(trials, len(grid(axes)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 9))
 def test_more_trials_begin_with_the_same_points(few, more, seed):
     assert random_points([RATE], few + more, seed)[:few] == random_points([RATE], few, seed)
@@ -73,7 +73,7 @@ def test_each_drawn_point_is_run_with_every_seed():
 TEXTS = st.one_of(st.text(max_size=60), st.floats(allow_nan=False), st.booleans(), st.lists(st.text(max_size=9)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.dictionaries(st.sampled_from(["learning_rate", "method", "watch.x"]), TEXTS, min_size=1), max_size=4)
 )
@@ -89,7 +89,7 @@ def test_names_say_what_differs():
     assert trial_name({"run": "a/b"}) != trial_name({"run": "a:b"})
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 512), st.integers(1, 8), st.integers(1, 64))
 def test_a_global_batch_is_kept(rows, ranks, micro):
     if rows % ranks:

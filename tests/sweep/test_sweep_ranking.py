@@ -21,7 +21,7 @@ def results(values, key="learning_rate"):
     return [Result(f"t{index}", {key: point, **more}, value) for index, (point, value, more) in enumerate(values)]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(LOSSES, st.booleans())
 def test_the_first_group_is_the_best(losses, less):
     groups = group_by_seed(results([(index, loss, {}) for index, loss in enumerate(losses)]), less=less)
@@ -56,7 +56,7 @@ def test_one_seed_each_says_that_small_differences_are_no_result():
     assert spread_sentence(group_by_seed(results([(1, 1.0, {})]), less=True), "eval_loss") is None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.floats(1e-6, 1), min_size=3, max_size=6, unique=True), st.data())
 def test_the_edge_is_told_exactly_where_the_best_is_on_it(rates, data):
     best = data.draw(st.sampled_from(rates))
@@ -110,7 +110,7 @@ CURVES = st.lists(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(CURVES, st.lists(st.floats(0.1, 10), min_size=1, max_size=5))
 def test_the_median_rule_is_that_of_the_paper(finished, losses):
     # Golovin et al. 2017, section 3.2.2, said again: best so far against the median of running averages.

@@ -50,10 +50,10 @@ def test_a_wrong_key_of_any_trial_stops_before_the_first():
 
 def test_a_strategy_that_cannot_start_stops_before_the_first():
     with pytest.raises(UserError, match=r"^strategy tp: "):
-        trials({"strategy": "ddp"}, {"strategy": "tp"}, processes=1)
-    assert len(trials({"strategy": "ddp"}, {"strategy": "zero2"}, processes=2)) == 2
+        trials({"strategy": "single"}, {"strategy": "tp"}, processes=1)
+    assert len(trials({"strategy": "ddp"}, {"strategy": "auto"}, processes=2)) == 2
     # A config file says itself how its processes share the work.
-    assert len(trials({"strategy": "ddp"}, {"strategy": "tp"}, processes=1, own_launch=False)) == 2
+    assert len(trials({"strategy": "single"}, {"strategy": "tp"}, processes=1, own_launch=False)) == 2
 
 
 def test_a_batch_is_of_the_ranks_that_see_different_rows():

@@ -67,8 +67,9 @@ def test_what_cannot_train_a_classifier_is_refused_at_once(keys, sentence, workp
 
 def test_keys_without_effect_on_a_classifier_are_told(tiny_model_dir, caplog):
     keys = f"--model_name_or_path {tiny_model_dir} --datasets rows.jsonl --packing true --loss_kernel liger"
+    keys += " --overfit_check 8"
     check_classification(load_recipe("smollm2/classify", keys.split()))
-    assert "Without effect on a classifier: loss_kernel, packing." in caplog.text
+    assert "Without effect on a classifier: loss_kernel, overfit_check, packing." in caplog.text
 
 
 def head_trainer(tokenizer, tmp_path, scale):

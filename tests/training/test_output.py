@@ -38,6 +38,33 @@ def test_a_given_directory_is_taken_unless_it_holds_a_run(tmp_path):
     assert choose_output(recipe(output_dir="old", resume_from_checkpoint="last")).name == "old"
 
 
+def ended(path, code, last_step=0):
+    make_run(path)
+    (path / "status.json").write_text(json.dumps({"code": code, "sentence": "so", "last_step": last_step}))
+    return path
+
+
+def test_a_directory_whose_run_failed_its_checks_is_taken_again(tmp_path):
+    ended(tmp_path / "failed", 1)
+    assert choose_output(recipe(output_dir="failed")).name == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "last_step"), [("", 0, 0), ("", 1, 3), ("checkpoint-3", 1, 0), ("adapter", 1, 0), ("model", 1, 0)]
+)
+def test_what_was_trained_is_never_taken_again(name, code, last_step, tmp_path):
+    (ended(tmp_path / "old", code, last_step) / name).mkdir(exist_ok=True)
+    with pytest.raises(UserError, match="'old' already holds a run"):
+        choose_output(recipe(output_dir="old"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"code": 1}'])
+def test_a_damaged_status_is_no_reason_to_take_a_directory(text, tmp_path):
+    (make_run(tmp_path / "old") / "status.json").write_text(text)
+    with pytest.raises(UserError, match="'old' already holds a run"):
+        choose_output(recipe(output_dir="old"))
+
+
 def test_last_without_a_directory_is_the_newest_run_of_the_recipe(tmp_path):
     import os
 

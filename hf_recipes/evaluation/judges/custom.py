@@ -36,10 +36,9 @@ def load_score(spec: str) -> Score:
         where = f"{path}:{name} on row {row['number']}" if "number" in row else f"{path}:{name}"
         try:
             result = function(answer, reference, row)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() in it must not end the evaluation as if all were well
             line = _line_within(error, path)
-            kind = type(error).__name__
-            raise UserError(f"{where} failed{line} with {kind}: {error}. Correct the function.") from error
+            raise UserError(f"{where} failed{line} with {_told(error)}. Correct the function.") from error
         return _checked(where, name, result)
 
     return score
@@ -65,10 +64,10 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     sys.modules[module_name] = module  # dataclasses and pickle look there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         line = _line_within(error, path)
-        raise UserError(f"{path} cannot be loaded{line}: {type(error).__name__}: {error}.") from error
+        raise UserError(f"{path} cannot be loaded{line}: {_told(error)}.") from error
     function = getattr(module, name, None)
     if not callable(function):
         names = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -76,7 +75,13 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     return function
 
 
-def _line_within(error: Exception, path: Path) -> str:
+def _told(error: BaseException) -> str:
+    """Kind and message on one line, and no longer than one."""
+    message = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__}: {message[:200]}" if message else type(error).__name__
+
+
+def _line_within(error: BaseException, path: Path) -> str:
     """Where in the user's own file it went wrong; the innermost line of it."""
     if isinstance(error, SyntaxError):
         return f" at line {error.lineno}"
@@ -94,10 +99,13 @@ def _checked(where: str, name: str, result: Any) -> dict[str, float]:
     for key, value in scores.items():
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not isinstance(key, str) or isinstance(value, str) or not math.isfinite(number):
-            raise UserError(f"{where} returned {key!r}: {value!r}, not a finite number under a name.")
+            shown = " ".join(repr(value).split())[:80]
+            raise UserError(f"{where} returned {key!r}: {shown}, not a finite number under a name.")
+        if not key.strip() or not key.isprintable() or set(key) & set("<>=,:"):
+            raise UserError(f"{where} returned a score named {key!r}: a name has none of < > = , : and no line break.")
         checked[key] = number
     if not checked:
         raise UserError(f"{where} returned no score: return numbers by name, the same names for every row.")

@@ -97,8 +97,10 @@ def _instructions(row: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     if not isinstance(names, list) or not isinstance(arguments, list) or len(names) != len(arguments):
         raise UserError("'instruction_id_list' and 'kwargs' must be lists of one length.")
     for name, given in zip(names, arguments, strict=True):
-        if name not in CHECKS:
+        if not isinstance(name, str) or name not in CHECKS:
             raise UserError(f"'{name}' is no instruction of IFEval{nearest(str(name), CHECKS)}.")
+        if not isinstance(given, (dict, type(None))):
+            raise UserError(f"the 'kwargs' of {name} are {json.dumps(given, ensure_ascii=False)}, not a mapping.")
         # Files made by way of tables hold every argument of every instruction, with null for the others'.
         own = {key: value for key, value in (given or {}).items() if value is not None}
         _check_arguments(name, own)
@@ -116,6 +118,8 @@ def _check_arguments(name: str, given: dict[str, Any]) -> None:
             raise UserError(f"{name} lacks '{key}'.")
         if not _is_kind(given[key], kind):
             raise UserError(f"{name}: {key} is {json.dumps(given[key], ensure_ascii=False)}, not {_in_words(kind)}.")
+        if given[key] in ("", []):
+            raise UserError(f"{name}: {key} is empty.")
         if key.endswith("relation") and given[key] not in RELATIONS:
             raise UserError(f"{name}: {key} is '{given[key]}', not one of {', '.join(RELATIONS)}.")
 

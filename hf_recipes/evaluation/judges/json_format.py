@@ -94,12 +94,12 @@ def _check_references(where: str, schema: Any) -> None:
 
 
 def _references(schema: Any) -> list[str]:
-    """All ``$ref`` of a schema, but for parts with an ``$id`` of their own, to which theirs are relative."""
+    """All references of a schema, but for parts with an ``$id`` of their own, to which theirs are relative."""
     if isinstance(schema, list):
         return [reference for item in schema for reference in _references(item)]
     if not isinstance(schema, dict):
         return []
-    own = [schema["$ref"]] if isinstance(schema.get("$ref"), str) else []
+    own = [schema[key] for key in ("$ref", "$dynamicRef") if isinstance(schema.get(key), str)]
     below = [value for value in schema.values() if not (isinstance(value, dict) and "$id" in value)]
     return own + _references(below)
 

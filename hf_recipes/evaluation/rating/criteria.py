@@ -24,7 +24,7 @@ def criteria_from(value: Any) -> dict[str, str]:
         value: None, a list of names (of which the default ones keep their questions), or names with questions.
 
     Raises:
-        UserError: it is none of them, it is empty, or a name is not a short text.
+        UserError: it is none of them, it is empty, names one twice, or a name is not a short text.
     """
     if value is None:
         return dict(DEFAULT_CRITERIA)
@@ -39,4 +39,7 @@ def criteria_from(value: Any) -> dict[str, str]:
     for name, question in criteria.items():
         if not isinstance(name, str) or not 0 < len(name.strip()) <= 60 or not isinstance(question, str):
             raise UserError(f"evaluation.rating.criteria: {name!r} must be a name of at most 60 characters, a text.")
-    return {name.strip(): question for name, question in criteria.items()}
+    stripped = {name.strip(): question for name, question in criteria.items()}
+    if len(stripped) < len(value):
+        raise UserError("evaluation.rating.criteria names one criterion twice: leave one out.")
+    return stripped

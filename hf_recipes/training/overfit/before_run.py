@@ -43,6 +43,8 @@ def check_before_run(built: BuiltRun) -> None:
     setup = built.setup
     samples = wanted_samples(setup.ours.overfit_check)
     if not samples:
+        if is_main() and built.resume is None:  # of a failed start in the same directory
+            (setup.run.path / RESULT_NAME).unlink(missing_ok=True)
         return
     if built.resume is not None:
         logger.info("Overfit test: left out, since the run resumes what it was made for.")

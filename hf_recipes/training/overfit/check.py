@@ -28,7 +28,7 @@ from hf_recipes.training.overfit.facts import broken_markers, data_facts
 from hf_recipes.training.overfit.floor import Row, entropy_floor, loss_bound, plain_row
 from hf_recipes.training.overfit.gradients import GradientFacts
 from hf_recipes.training.overfit.losses import SHIFTS, Collator, LossOfRows
-from hf_recipes.training.overfit.passes import FewRows, learn_by_heart, try_rate
+from hf_recipes.training.overfit.passes import FewRows, Passes, learn_by_heart, own_rate, try_rate
 from hf_recipes.training.overfit.probes import answer_facts, precision_facts, template_facts
 from hf_recipes.training.overfit.samples import cut_row, draw_rows, in_batches, shortest_first, trained_tokens
 from hf_recipes.training.overfit.snapshot import Snapshot, as_it_was, without_dropout
@@ -138,6 +138,7 @@ def overfit_test(
         losses = LossOfRows(model, _plain_collator(tokenizer, collator), autocast)
         with as_it_was(model, directory) as snapshot, without_dropout(model):
             test = _Test(losses, rows, run, seconds, start, snapshot)
+            evidence = replace(evidence, copied_bytes=snapshot.size_bytes, copied_to=snapshot.place)
             evidence = test.measure(evidence, tokenizer, own_template)
     evidence = replace(evidence, seconds=time.perf_counter() - start)
     return OverfitResult(evidence, judge(evidence))
@@ -157,7 +158,7 @@ class _Test:
     def measure(self, evidence: Evidence, tokenizer: Any, own_template: str | None) -> Evidence:
         """Gather evidence, in the order of its cost, until something is broken beyond training or all is there."""
         short = [row for row in shortest_first(map(cut_row, self.rows)) if trained_tokens(row)]
-        shifts, row_seconds = self._shift_losses(short[:LEAST_ROWS])
+        shifts, known, row_seconds = self._shift_losses(short[:LEAST_ROWS])
         is_bad = not math.isfinite(shifts[SHIFTS.index(0)])
         precision = precision_facts(self.losses, short[:LEAST_ROWS], is_bad=is_bad)
         plan = self._plan(short, row_seconds)
@@ -165,21 +166,28 @@ class _Test:
         if is_bad:
             return evidence
         if plan.answer_rows:
-            answers = answer_facts(self.losses, short[: plan.answer_rows], self.run.micro_batch)
+            rows = short[: plan.answer_rows]
+            answers = answer_facts(self.losses, rows, self._at_once(rows), known)
             evidence = replace(evidence, answers=answers)
         if tokenizer is not None and own_template is not None:
             evidence = replace(evidence, template=template_facts(self.losses, tokenizer, own_template))
         return self._train(evidence, short[: plan.learned_rows], plan)
 
-    def _shift_losses(self, rows: Sequence[Row]) -> tuple[tuple[float, float, float], float]:
-        """Losses by shift, and the seconds of a row's forward pass."""
+    def _at_once(self, rows: Sequence[Row]) -> int:
+        """How many of these rows, which are cut, have room where the run's micro-batch has: up to 8."""
+        room = self.run.micro_batch * max(len(row["input_ids"]) for row in self.rows)
+        return max(1, min(_MICRO_BATCH, room // max(len(row["input_ids"]) for row in rows)))
+
+    def _shift_losses(self, rows: Sequence[Row]) -> tuple[tuple[float, float, float], list[float], float]:
+        """Losses by shift, those of each row as it is, and the seconds of a row's forward pass."""
         self.losses.by_shift(rows[:1])  # the first pass loads kernels
         before = time.perf_counter()
-        by_row = torch.cat([self.losses.by_shift(batch) for batch in in_batches(rows, self.run.micro_batch)])
+        by_row = torch.cat([self.losses.by_shift(batch) for batch in in_batches(rows, self._at_once(rows))])
         seconds = (time.perf_counter() - before) / len(rows)
         # NaN where a row has no label at a shift; a loss that is not finite must stay seen
         early, there, late = (column[~column.isnan()].mean().item() for column in by_row.T)
-        return (early, math.nan if by_row[:, SHIFTS.index(0)].isnan().any() else there, late), seconds
+        own = by_row[:, SHIFTS.index(0)]
+        return (early, math.nan if own.isnan().any() else there, late), own.tolist(), seconds
 
     def _plan(self, short: Sequence[Row], row_seconds: float) -> Plan:
         measured = short[:LEAST_ROWS]
@@ -193,24 +201,35 @@ class _Test:
         )
 
     def _train(self, evidence: Evidence, learned: Sequence[Row], plan: Plan) -> Evidence:
-        few = FewRows(self.losses, in_batches(learned, self.run.micro_batch))
-        start, gradients, rate = self._at_recipes_rate(few, plan)
+        few = FewRows(self.losses, in_batches(learned, self._at_once(learned)))
         floor = entropy_floor(learned)
+        begun, gradients, rate = self._at_recipes_rate(few, plan, floor)
+        start = begun.losses[0]
         evidence = replace(evidence, learned_rows=len(learned), floor=floor, gradients=gradients, rate=rate)
         if not gradients.norm or not math.isfinite(start + gradients.norm):
             return evidence
-        left = plan.seconds - (time.perf_counter() - self.start)
-        return replace(evidence, passes=learn_by_heart(few, loss_bound(start, floor), max(left, 0.0), self.snapshot))
+        passes = learn_by_heart(
+            few,
+            loss_bound(start, floor),
+            max(0.0, plan.seconds - (time.perf_counter() - self.start)),
+            self.snapshot,
+            rate=own_rate(self.losses.model, start - floor, gradients.absolute_sum),
+            begun=begun if len(begun.losses) <= 2 else None,
+        )
+        return replace(evidence, passes=passes)
 
-    def _at_recipes_rate(self, few: FewRows, plan: Plan) -> tuple[float, GradientFacts, RateFacts | None]:
-        """Loss and gradients before the first step, and what the recipe's learning rate does; the model as before."""
+    def _at_recipes_rate(
+        self, few: FewRows, plan: Plan, floor: float
+    ) -> tuple[Passes, GradientFacts, RateFacts | None]:
+        """The passes at the recipe's learning rate, the gradients before the first step, and what it did; the model is
+        as before."""
         rate = self.run.learning_rate
-        passes, gradients = try_rate(few, rate or 0.0, plan.rate_steps if rate else 0)
+        passes, gradients = try_rate(few, rate or 0.0, plan.rate_steps, floor)
         facts = None
-        if rate is not None and len(passes.losses) > 1:
+        if rate is not None and gradients.norm and math.isfinite(passes.losses[0] + gradients.norm):
             facts = RateFacts(passes, self.run.steps, *self.snapshot.moved())
         self.snapshot.put_back()
-        return passes.losses[0], gradients, facts
+        return passes, gradients, facts
 
 
 def _mean_length(rows: Sequence[Row]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hf_recipes.training.overfit.facts import DataFacts
 from hf_recipes.training.overfit.gradients import GradientFacts
@@ -85,6 +85,8 @@ class Evidence:
         shift_losses: loss with labels one place early, as they are, one place late, before the first step.
         budget_seconds: what the test could take.
         seconds: what it took.
+        copied_bytes: size of the copies that the model was put back from.
+        copied_to: where they were: ``memory``, or the name of a file.
     """
 
     data: DataFacts
@@ -100,4 +102,5 @@ class Evidence:
     passes: Passes | None = None
     budget_seconds: float = 0.0
     seconds: float = 0.0
-    notes: tuple[str, ...] = field(default=())
+    copied_bytes: int = 0
+    copied_to: str = ""

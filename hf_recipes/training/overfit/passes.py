@@ -16,10 +16,11 @@ from hf_recipes.training.overfit.losses import LossOfRows
 from hf_recipes.training.overfit.samples import trained_tokens
 from hf_recipes.training.overfit.snapshot import Snapshot
 
-# Vogl et al. 1988 (Biological Cybernetics 59): a little faster after each fall of the loss, much slower after a rise.
-_FASTER, _SLOWER = 1.3, 0.5
-_RISE = 1.05  # a loss above so much of the last one is a rise
-_ADDED_RATE = 3e-3  # parameters added to a model: LoRA, adapters, prefixes
+# As Vogl et al. 1988 (Biological Cybernetics 59): faster while the loss falls slowly, much slower after a rise;
+# slower, too, after a fall to less than half, which leaves less way than the last step made.
+_FASTER, _SLOWER, _NEARER = 1.3, 0.5, 0.7
+_RISE, _SLOW, _LARGE = 1.05, 0.8, 0.5  # the loss as a share of the last one
+_ADDED_RATE, _HIGHEST_ADDED = 3e-3, 0.01  # parameters added to a model: LoRA, adapters, prefixes
 _WIDTH_RATE = 0.05  # weights of the model itself: this, over their width
 _MOST_FASTER = 30.0  # times the first rate
 _RUIN_NATS = 2.0  # above the start: begin anew at a tenth
@@ -35,12 +36,14 @@ class Passes:
         losses: mean loss (nats a supervised token) before each step, and after the last.
         seconds: all of it.
         learning_rate: of the last step.
+        pass_seconds: the last forward and backward pass.
         stuck: it ended because the loss had stopped falling, not for want of time.
     """
 
     losses: tuple[float, ...]
     seconds: float
     learning_rate: float
+    pass_seconds: float = 0.0
     stuck: bool = False
 
 
@@ -56,15 +59,16 @@ class FewRows:
         """Supervised tokens."""
         return max(1, sum(trained_tokens(row) for batch in self.batches for row in batch))
 
-    def backward(self) -> float:
-        """Put the gradient of the mean loss into the model's parameters; the loss."""
+    def backward(self, enough: float = -math.inf) -> float:
+        """Put the gradient of the mean loss into the model's parameters; the loss. Rows that are one batch get no
+        gradient where the loss is `enough` already."""
         self.losses.model.zero_grad(set_to_none=True)
         total = 0.0
         for batch in self.batches:
             loss = self.losses.total(batch) / self.tokens
-            if loss.requires_grad:
-                loss.backward()
             total += float(loss.detach())
+            if loss.requires_grad and not (len(self.batches) == 1 and total <= enough):
+                loss.backward()
         return total
 
     @torch.no_grad()
@@ -73,20 +77,33 @@ class FewRows:
         return sum(float(self.losses.total(batch)) for batch in self.batches) / self.tokens
 
 
-def try_rate(rows: FewRows, rate: float, steps: int) -> tuple[Passes, GradientFacts]:
-    """Take `steps` steps of Adam at `rate`; also the gradients before the first (0 steps: those alone)."""
+def try_rate(rows: FewRows, rate: float, steps: int, floor: float = -math.inf) -> tuple[Passes, GradientFacts]:
+    """Take `steps` steps of Adam at `rate`; also the gradients before the first, which up to one step stay in
+    place for `learn_by_heart` to begin with.
+
+    Args:
+        rows: What is learned, with the model.
+        rate: 0: the gradients alone.
+        steps: At most so many: at a rate below the test's own first one, whose step tells more, it is one, and what it
+            did to the loss is not looked at.
+        floor: Of the loss, nats.
+    """
     start, model = time.perf_counter(), rows.losses.model
     losses = [rows.backward()]
+    pass_seconds = time.perf_counter() - start
     facts = gradient_facts(model)
-    optimizer = _adam(model, rate)
-    if optimizer is None or not facts.norm or not math.isfinite(losses[0] + facts.norm):
-        steps = 0
+    optimizer = _adam(model, rate) if facts.norm and math.isfinite(losses[0] + facts.norm) else None
+    if optimizer is None or not rate:
+        return Passes(tuple(losses), pass_seconds, rate, pass_seconds), facts
+    looks = rate > own_rate(model, losses[0] - floor, facts.absolute_sum)
+    steps = steps if looks else 1
     for left in reversed(range(steps)):
-        assert optimizer is not None
         _step(model, optimizer)
-        losses.append(rows.backward() if left else rows.loss())
-    model.zero_grad(set_to_none=True)
-    return Passes(tuple(losses), time.perf_counter() - start, rate), facts
+        if looks:
+            losses.append(rows.backward() if left else rows.loss())
+    if steps > 1:
+        model.zero_grad(set_to_none=True)
+    return Passes(tuple(losses), time.perf_counter() - start, rate, pass_seconds), facts
 
 
 def learn_by_heart(
@@ -96,11 +113,12 @@ def learn_by_heart(
     snapshot: Snapshot,
     *,
     rate: float | None = None,
+    begun: Passes | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Passes:
     """Train until the loss is below `bound`, has not fallen for 20 steps, or `seconds` are over.
 
-    The learning rate begins at one usual for what is trained, rises by a third with each fall of the loss, and is
+    The learning rate begins at one usual for what is trained, rises by a third with each slow fall of the loss, and is
     halved by a rise. A loss 2 nats above the start puts the model back, to begin anew at a tenth.
 
     Args:
@@ -109,6 +127,7 @@ def learn_by_heart(
         seconds: From now.
         snapshot: The model as it was at the start.
         rate: The first learning rate.
+        begun: A first pass, whose gradients the model holds.
         clock: Seconds, for tests.
     """
     start, model = clock(), rows.losses.model
@@ -116,14 +135,17 @@ def learn_by_heart(
     highest = rate * _MOST_FASTER
     optimizer = _adam(model, rate)
     losses: list[float] = []
-    longest = 0.0
+    latest = begun.pass_seconds if begun else 0.0
     while optimizer is not None:
-        before = clock()
-        loss = rows.backward()
+        if begun and not losses:
+            loss = begun.losses[0]
+        else:
+            before = clock()
+            loss = rows.backward(enough=bound)
+            latest = clock() - before
         ruined = bool(losses) and not loss < losses[0] + _RUIN_NATS
         losses.append(loss)
-        longest = max(longest, clock() - before)
-        if loss <= bound or clock() - start + longest > seconds or _is_stuck(losses):
+        if loss <= bound or clock() - start + latest > seconds or _is_stuck(losses):
             break
         if ruined:
             rate /= 10
@@ -131,14 +153,22 @@ def learn_by_heart(
             optimizer = _adam(model, rate)
             continue
         if len(losses) > 1:
-            rate *= _SLOWER if loss > losses[-2] * _RISE else _FASTER if loss < losses[-2] else 1.0
-            rate = min(rate, highest)
+            rate = min(rate * _rate_change(loss / losses[-2]), highest)
             for group in optimizer.param_groups if optimizer else ():
                 group["lr"] = rate
         if optimizer is not None:
             _step(model, optimizer)
     stuck = bool(losses) and losses[-1] > bound and _is_stuck(losses)
-    return Passes(tuple(losses), clock() - start, rate, stuck)
+    return Passes(tuple(losses), clock() - start, rate, latest, stuck)
+
+
+def _rate_change(share: float) -> float:
+    """What the learning rate is multiplied by after a step that left this share of the loss."""
+    if share > _RISE:
+        return _SLOWER
+    if share < _LARGE:
+        return _NEARER
+    return _FASTER if _SLOW < share < 1 else 1.0
 
 
 def _is_stuck(losses: Sequence[float]) -> bool:
@@ -148,11 +178,22 @@ def _is_stuck(losses: Sequence[float]) -> bool:
     return bool(before) and min(lately) > _PROGRESS * min(before)
 
 
-def own_rate(model: nn.Module) -> float:
-    """A first learning rate: fixed for what a method adds; for weights of the model in inverse proportion to their
-    width, as Adam's best one goes (Yang et al. 2022, Tensor Programs V, arXiv:2203.03466, table 3)."""
+def own_rate(model: nn.Module, way: float = 0.0, absolute_sum: float = 0.0) -> float:
+    """A first learning rate.
+
+    For what a method adds, the one whose step takes off the whole `way`, to first order: Polyak's step (1987,
+    Introduction to Optimization, §5.3.2), where a first step of Adam at rate η takes off η·Σ|g|. For weights of the
+    model in inverse proportion to their width, as Adam's best one goes (Yang et al. 2022, Tensor Programs V,
+    arXiv:2203.03466, table 3).
+
+    Args:
+        model: What is trained.
+        way: From the loss to its floor, nats.
+        absolute_sum: Σ|g| now; 0 where not known.
+    """
     if hasattr(model, "peft_config") or any("lora_" in name for name, _ in model.named_parameters()):
-        return _ADDED_RATE
+        known = 0 < way < math.inf and absolute_sum > 0
+        return min(_HIGHEST_ADDED, way / absolute_sum) if known else _ADDED_RATE
     matrices = [each for each in model.parameters() if each.requires_grad and each.dim() > 1]
     numbers = sum(each.numel() for each in matrices)
     width = sum(each.shape[-1] * each.numel() for each in matrices) / numbers if numbers else 0.0

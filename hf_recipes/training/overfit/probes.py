@@ -26,19 +26,22 @@ _CONVERSATION = (
 )
 
 
-def answer_facts(losses: LossOfRows, rows: Sequence[Row], micro_batch: int) -> AnswerFacts | None:
+def answer_facts(
+    losses: LossOfRows, rows: Sequence[Row], micro_batch: int, known: Sequence[float] = ()
+) -> AnswerFacts | None:
     """Compare each row's last answer after its own prompt and after that of another row; None where too few rows have
-    a prompt of their own."""
+    a prompt of their own. `known` are losses of the first of the rows, which need not be computed again."""
     pairs = _pairs(rows)
     if len(pairs) < 3:
         return None
     answers = [answer for _, answer in pairs]
     prompts = [prompt for prompt, _ in pairs]
-    own, others = (
-        _losses(losses, [_join(*pair) for pair in zip(given, answers, strict=True)], micro_batch)
-        for given in (prompts, [*prompts[1:], prompts[0]])
-    )
-    return compare_answers(own, others)
+    by_row = {_key(row): loss for row, loss in zip(rows, known, strict=False)}
+    joined = [_join(*pair) for pair in pairs]
+    missing = [row for row in joined if _key(row) not in by_row]
+    by_row |= zip(map(_key, missing), _losses(losses, missing, micro_batch), strict=True)
+    mixed = [_join(*pair) for pair in zip([*prompts[1:], prompts[0]], answers, strict=True)]
+    return compare_answers([by_row[_key(row)] for row in joined], _losses(losses, mixed, micro_batch))
 
 
 def compare_answers(own: Sequence[float], others: Sequence[float]) -> AnswerFacts | None:
@@ -67,6 +70,13 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[list[int], list[int]]]:
             pairs.append((prompt, answer))
         seen |= {(0, *prompt), (1, *answer)}
     return pairs
+
+
+def _key(row: Row) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What its loss depends on: the row up to its last trained token."""
+    labels = row["labels"]
+    end = max((place + 1 for place, label in enumerate(labels) if label != IGNORED_LABEL), default=0)
+    return tuple(row["input_ids"][:end]), tuple(labels[:end])
 
 
 def _join(prompt: list[int], answer: list[int]) -> Row:

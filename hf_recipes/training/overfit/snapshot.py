@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_recipes.core.log import logger
 from hf_recipes.core.random_state import random_state_kept
+from hf_recipes.training.fit import readable
 from hf_recipes.training.free_memory import free_bytes
 
 # Copies in main memory must leave at least as much again.
 _MEMORY_SHARE = 0.5
+_TOLD_BYTES = 256 * 2**20
 
 
 class Snapshot:
@@ -26,7 +29,7 @@ class Snapshot:
         directory: Where the file would go; the system's directory for temporary files by default.
 
     Attributes:
-        place: ``memory`` or ``file``.
+        place: ``memory``, or the path of the file.
         size_bytes: of the copies.
     """
 
@@ -39,11 +42,18 @@ class Snapshot:
         self._copies: dict[str, Tensor] = {}
         self.place = "memory"
         if self.size_bytes <= _MEMORY_SHARE * free_bytes(torch.device("cpu")):
+            if self.size_bytes >= _TOLD_BYTES:
+                logger.info(
+                    "Overfit test: %s of weights are copied in main memory for its time.", readable(self.size_bytes)
+                )
             self._copies = {name: value.detach().to("cpu", copy=True) for name, value in trained.items()}
             return
-        self.place = "file"
         handle = tempfile.NamedTemporaryFile(prefix="overfit-", suffix=".pt", dir=directory, delete=False)  # noqa: SIM115
         self._file = Path(handle.name)
+        self.place = handle.name
+        logger.info(
+            "Overfit test: %s of weights are copied to '%s' for its time.", readable(self.size_bytes), self.place
+        )
         with handle:
             torch.save({name: value.detach() for name, value in trained.items()}, handle)
 

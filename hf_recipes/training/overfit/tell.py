@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hf_recipes.training.fit import readable
 from hf_recipes.training.overfit.evidence import Evidence
 from hf_recipes.training.overfit.learning_faults import guesses
 from hf_recipes.training.overfit.verdict import Verdict
@@ -79,9 +80,13 @@ def details(evidence: Evidence, verdict: Verdict) -> list[tuple[str, str]]:
     if evidence.precision:
         dtypes = evidence.precision
         lines.append(("precision", f"{dtypes.computes_in} products, {dtypes.trained_dtype} trained weights"))
+    if evidence.copied_to:
+        lines.append(("put back from", f"copies of {readable(evidence.copied_bytes)} in {evidence.copied_to}"))
     if evidence.rate:
         rate = evidence.rate
-        lines.append(("recipe's learning rate", f"{rate.passes.learning_rate:g}: loss {_losses(rate.passes.losses)}"))
+        looked = len(rate.passes.losses) > 1
+        what = f"loss {_losses(rate.passes.losses)}" if looked else "below the first of the test's own"
+        lines.append(("recipe's learning rate", f"{rate.passes.learning_rate:g}: {what}"))
     if evidence.passes:
         lines.append(("by heart", f"{_losses(evidence.passes.losses)} (bound {verdict.bound:.2f})"))
     return lines
