@@ -126,7 +126,8 @@ def target_value(record: RunRecord, metric: str) -> float | None:
     if metric.startswith("eval_"):
         values = record.history.series("eval", metric).values
         if not len(values):
-            return _none_of(metric, record)
+            _check_name(metric, record)
+            return None
         value = float(np.nanmin(values) if record.recipe.get("load_best_model_at_end") else values[-1])
         return value if math.isfinite(value) else None
     lines = evaluated(record.evaluation)
@@ -138,7 +139,7 @@ def target_value(record: RunRecord, metric: str) -> float | None:
     return lines.get(metric_key(metric))
 
 
-def _none_of(metric: str, record: RunRecord) -> None:
+def _check_name(metric: str, record: RunRecord) -> None:
     """A run without any evaluation has no value yet; one with others never will."""
     names = [name for name in record.history.names("eval") if name.endswith("loss")]
     if names:
