@@ -132,7 +132,9 @@ def disabled(built: Any) -> Any:
 
 def overflowing(built: Any) -> Any:
     model = built.trainer.model.half()
-    model.get_base_model().model.layers[10].mlp.down_proj.weight.data.mul_(2e4)
+    mlp = model.get_base_model().model.layers[10].mlp  # each weight stays below 65,504, their product does not
+    mlp.up_proj.weight.data.mul_(100)
+    mlp.down_proj.weight.data.mul_(1000)
     return built
 
 
