@@ -260,6 +260,16 @@ def test_losses_that_are_known_are_not_computed_again():
     assert answer_facts(losses, rows, 8, [100.0] * 3).own > 30  # it would be seen
 
 
+def test_prompts_are_asked_only_where_answers_do_not_tell():
+    losses, rows = LossOfRows(base(), COLLATOR), rows_of()
+    plain = answer_facts(losses, rows, 8)
+    assert answer_facts(losses, rows, 8, enough=plain.own + 1).prompts == math.inf
+    asked = answer_facts(losses, rows, 8, enough=plain.own / 2).prompts
+    ids = [row["input_ids"][:4] for row in rows]  # nothing in common; the first token is not predicted
+    prompts = [{"input_ids": each, "labels": each} for each in ids]
+    assert asked == pytest.approx(losses.by_shift(prompts)[:, SHIFTS.index(0)].mean().item(), rel=1e-4)
+
+
 def test_equal_prompts_and_equal_answers_are_compared_with_none():
     alike = [{"input_ids": [5, 6, 7, 8], "labels": [IGNORED, IGNORED, 7, 8]}] * 4
     assert answer_facts(LossOfRows(base(), COLLATOR), alike, 8) is None

@@ -79,6 +79,12 @@ FAULTS = {
         "data",
         "do not belong to their prompts",
     ),
+    # Half of ln 49,152 is 5.4: answers that are cut off their prompts can cost more in a language that the base knows.
+    "shuffled, and each answer a surprise": (
+        replace(HEALTHY, answers=AnswerFacts(8, 7.3, 6.8, 0.25, 1.5, prompts=4.1)),
+        "data",
+        "do not belong to their prompts",
+    ),
     "frozen": (
         replace(HEALTHY, gradients=GradientFacts(0, 0.0, 0.0), rate=None, passes=None),
         "nothing_trainable",
@@ -158,6 +164,10 @@ SOUND = {
     "random model that adapters cannot move": (
         replace(HEALTHY, shift_losses=(6.25, 6.24, 6.25), vocabulary=512, passes=Passes((6.24,) * 9, 2.0, 5e-3)),
         "unfinished",
+    ),
+    "a language that the base does not know": (
+        replace(HEALTHY, answers=AnswerFacts(8, 7.3, 6.8, 0.25, 1.5, prompts=6.9)),
+        "passed",
     ),
     "answers of one token": (
         replace(with_data(answer_tokens=2.0), answers=AnswerFacts(16, 1.0, 1.0, 0.5, 0.2)),

@@ -23,6 +23,7 @@ from hf_recipes.training.overfit.budget import (
     plan_test,
 )
 from hf_recipes.training.overfit.data_faults import DATA_RULES
+from hf_recipes.training.overfit.data_faults import knows_below
 from hf_recipes.training.overfit.evidence import Evidence, RateFacts
 from hf_recipes.training.overfit.facts import broken_markers, data_facts
 from hf_recipes.training.overfit.floor import Row, entropy_floor, loss_bound, plain_row
@@ -167,7 +168,7 @@ class _Test:
             return evidence
         if plan.answer_rows:
             rows = short[: plan.answer_rows]
-            answers = answer_facts(self.losses, rows, self._at_once(rows), known)
+            answers = answer_facts(self.losses, rows, self._at_once(rows), known, knows_below(evidence.vocabulary))
             evidence = replace(evidence, answers=answers)
         if tokenizer is not None and own_template is not None:
             evidence = replace(evidence, template=template_facts(self.losses, tokenizer, own_template))

@@ -109,11 +109,16 @@ def _template(evidence: Evidence) -> Iterator[Cause]:
         )
 
 
+def knows_below(vocabulary: int) -> float:
+    """The loss, in nats a token, below which a base counts as one that knows the language."""
+    return _GUESS_SHARE * math.log(max(2, vocabulary))
+
+
 def _shuffled(evidence: Evidence) -> Iterator[Cause]:
     facts = evidence.answers
     if facts is None or facts.rows < _ANSWER_ROWS or evidence.data.answer_tokens < _ANSWER_TOKENS:
         return
-    if facts.own > _GUESS_SHARE * math.log(max(2, evidence.vocabulary)):
+    if min(facts.own, facts.prompts) > knows_below(evidence.vocabulary):
         return  # a base that does not know the language cannot tell
     if facts.z > _BELONGS_Z and facts.wins < _BELONGS_WINS:
         yield Cause(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hf_recipes.training.overfit.facts import DataFacts
@@ -19,6 +20,8 @@ class AnswerFacts:
         others: the same after the prompt of another row each.
         wins: share of the rows whose answer is likelier after its own prompt.
         z: mean of (own − others) over rows, in units of its standard error: far below 0 where answers belong.
+        prompts: mean loss of what the prompts themselves do not have in common: whether the model knows the language at
+            all; infinite where it was not measured.
     """
 
     rows: int
@@ -26,6 +29,7 @@ class AnswerFacts:
     others: float
     wins: float
     z: float
+    prompts: float = math.inf
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.training.overfit.budget import LEAST_ROWS
 from hf_recipes.training.overfit.evidence import AnswerFacts, PrecisionFacts, TemplateFacts
 from hf_recipes.training.overfit.floor import Row, last_answer
 from hf_recipes.training.overfit.losses import SHIFTS, LossOfRows
@@ -27,10 +29,11 @@ _CONVERSATION = (
 
 
 def answer_facts(
-    losses: LossOfRows, rows: Sequence[Row], micro_batch: int, known: Sequence[float] = ()
+    losses: LossOfRows, rows: Sequence[Row], micro_batch: int, known: Sequence[float] = (), enough: float = math.inf
 ) -> AnswerFacts | None:
     """Compare each row's last answer after its own prompt and after that of another row; None where too few rows have
-    a prompt of their own. `known` are losses of the first of the rows, which need not be computed again."""
+    a prompt of their own. `known` are losses of the first of the rows, which need not be computed again; where answers
+    cost more than `enough` nats a token, the prompts are asked too."""
     pairs = _pairs(rows)
     if len(pairs) < 3:
         return None
@@ -41,7 +44,17 @@ def answer_facts(
     missing = [row for row in joined if _key(row) not in by_row]
     by_row |= zip(map(_key, missing), _losses(losses, missing, micro_batch), strict=True)
     mixed = [_join(*pair) for pair in zip([*prompts[1:], prompts[0]], answers, strict=True)]
-    return compare_answers([by_row[_key(row)] for row in joined], _losses(losses, mixed, micro_batch))
+    facts = compare_answers([by_row[_key(row)] for row in joined], _losses(losses, mixed, micro_batch))
+    if facts is None or facts.own <= enough:
+        return facts
+    return replace(facts, prompts=_prompt_loss(losses, prompts[:LEAST_ROWS], micro_batch))
+
+
+def _prompt_loss(losses: LossOfRows, prompts: Sequence[list[int]], micro_batch: int) -> float:
+    """The mean loss of what the prompts do not have in common at their start (a template's head, a system prompt)."""
+    head = next((at for at, ids in enumerate(zip(*prompts, strict=False)) if len(set(ids)) > 1), min(map(len, prompts)))
+    rows = [_join(prompt[:head], prompt[head:]) for prompt in prompts if len(prompt) > head + 1]
+    return statistics.fmean(_losses(losses, rows, micro_batch)) if rows else math.inf
 
 
 def compare_answers(own: Sequence[float], others: Sequence[float]) -> AnswerFacts | None:
