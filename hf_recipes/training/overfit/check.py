@@ -22,8 +22,7 @@ from hf_recipes.training.overfit.budget import (
     budget_seconds,
     plan_test,
 )
-from hf_recipes.training.overfit.data_faults import DATA_RULES
-from hf_recipes.training.overfit.data_faults import knows_below
+from hf_recipes.training.overfit.data_faults import DATA_RULES, knows_below
 from hf_recipes.training.overfit.evidence import Evidence, RateFacts
 from hf_recipes.training.overfit.facts import broken_markers, data_facts
 from hf_recipes.training.overfit.floor import Row, entropy_floor, loss_bound, plain_row
