@@ -195,7 +195,7 @@ def test_a_flag_of_another_scheduler_is_refused(flag, workplace, capsys):
         ("slurm", ("--partition", "a\ntouch F\n#"), "--partition: 'a\\ntouch F\\n#' holds a line break"),
         ("slurm", ("--account", ""), "--account: is empty"),
         ("slurm", ("--output_dir", '"a\\nb"'), "output_dir: 'a\\nb' holds a line break"),
-        ("slurm", ("--output_dir", "~/runs"), "a directory called '~': write the path out"),
+        ("slurm", ("--output_dir", "$HOME/runs"), "a directory called '$HOME': write the path out"),
         ("ray", ("--output_dir", "/nfs/$USER/a"), "a directory called '$USER': write the path out"),
         ("slurm", ("--preemption_grace_seconds", "-1"), "preemption_grace_seconds: -1.0 is no length of time"),
         ("slurm", ("--time_limit", "soon"), "time_limit"),
