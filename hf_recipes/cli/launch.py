@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.cli.launch_checks import check_layout, check_recipe
+from hf_recipes.cli.launch_checks import check_recipe
 from hf_recipes.cli.launch_flags import FLAGS, add_flags, check_flags, whole_number
 from hf_recipes.cli.launch_targets import TARGETS, Target
 from hf_recipes.clusters.job import ACCELERATE, DEEPSPEED, RECIPE, Job, check_name, check_time, default_cores, job_name
@@ -88,6 +88,7 @@ def _make(options: argparse.Namespace, target: Target) -> tuple[Job, _Files]:
 def _layout(options: argparse.Namespace, recipe: Recipe, files: _Files) -> Layout:
     """How the recipe's strategy lies over the machines, told with the global batch that comes of it."""
     from hf_recipes.plan.strategy.names import check_sizes, describe, layout_of
+    from hf_recipes.training.strategy_check import check_layout
     from hf_recipes.training.strategy_file import recipe_sizes
 
     nodes = whole_number(options, "nodes") or 1

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
-    from hf_recipes.plan.layout import Layout
     from hf_recipes.recipe.resolve import Recipe
 
 
@@ -26,23 +25,6 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
             raise UserError(f"strategy: pp is for --verb sft only, and this is {verb}: take another strategy.")
         check_pipeline_keys(recipe)
     _check_verb(recipe, verb)
-
-
-def check_layout(recipe: Recipe, layout: Layout, devices: int) -> None:
-    """Raise `UserError` where the strategy cannot run on the job's machines.
-
-    Args:
-        recipe: with its micro-batches.
-        layout: of its strategy on all ranks.
-        devices: accelerators of a machine; 0 trains on CPUs.
-    """
-    from hf_recipes.pipeline.cut import check_micro_batches
-    from hf_recipes.training.parallel_defaults import check_device
-
-    check_device(layout, "accelerator" if devices else "cpu")
-    if layout.pipeline > 1:
-        steps = int(recipe.get("gradient_accumulation_steps", 1))
-        check_micro_batches(str(recipe.get("pipeline_schedule", "1f1b")), steps, layout.pipeline)
 
 
 def _check_verb(recipe: Recipe, verb: str) -> None:

@@ -69,6 +69,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.training.machines import place_of
     from hf_recipes.training.on_finish import run_on_finish
     from hf_recipes.training.preemption_keys import check_preemption_keys
+    from hf_recipes.training.strategy_check import check_strategy
     from hf_recipes.training.strategy_file import recipe_sizes, strategy_file
 
     if not options.config:
@@ -81,7 +82,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     ranks = _ranks(options, recipe, machine)
     check_preemption_keys(recipe)
     if options.config_file is None:
-        _check_strategy(recipe, ranks * machine.count, machine.count)
+        check_strategy(recipe, ranks * machine.count, machine.count)
     output = _free_output(recipe, machine)  # the last, since it makes the directory
     fixed = ["--config", options.config, *_without(keys, "output_dir"), "--output_dir", str(output)]
     fixed += ["--num_processes", str(ranks * machine.count)]
@@ -120,24 +121,6 @@ def _free_output(recipe: Recipe, machine: Machine) -> Path:
     take_lock(output)  # as the ranks will; to be said before anything is touched
     release_lock(output)
     return Path(output)
-
-
-def _check_strategy(recipe: Recipe, ranks: int, nodes: int) -> None:
-    """What only the ranks would refuse, after their imports and in a run directory."""
-    from hf_recipes.cli.launch_checks import check_layout
-    from hf_recipes.plan.strategy.names import check_sizes, layout_of
-    from hf_recipes.training.launch import has_accelerator
-    from hf_recipes.training.pipelined_keys import check_pipeline_keys
-    from hf_recipes.training.strategy_file import recipe_sizes
-
-    strategy = recipe.get("strategy", "auto")
-    check_sizes(strategy, recipe_sizes(recipe.values))
-    if strategy == "auto":
-        return
-    if strategy == "pp":
-        check_pipeline_keys(recipe)
-    layout = layout_of(strategy, ranks, nodes, recipe_sizes(recipe.values))
-    check_layout(recipe, layout, int(has_accelerator()))
 
 
 def _choose(module: str, recipe: Recipe, ranks: int, machine: Machine) -> AutoChoice:

@@ -16,10 +16,11 @@ from hf_recipes.recipe.resolve import Recipe, load_recipe
 from hf_recipes.sweep.axes import BATCH, PRECISION, short, show
 from hf_recipes.sweep.batch import global_batch, precision_keys
 from hf_recipes.sweep.points import Point, identity, trial_name
-from hf_recipes.sweep.strategies import check_strategy, data_parallel_ranks
+from hf_recipes.sweep.strategies import data_parallel_ranks
 from hf_recipes.training.arguments import recipe_precision
 from hf_recipes.training.method_limits import check_method
 from hf_recipes.training.preemption_keys import check_preemption_keys
+from hf_recipes.training.strategy_check import check_strategy
 
 METHOD, RATE = "method", "learning_rate"
 _MICRO = "per_device_train_batch_size"

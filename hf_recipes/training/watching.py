@@ -20,7 +20,7 @@ from hf_recipes.callbacks.rank_watch import describe_missing_ranks
 from hf_recipes.checkpoints.choose import last_good_checkpoint
 from hf_recipes.checkpoints.preemption.guard import cut_evaluations
 from hf_recipes.core.errors import CheckFailed
-from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.core.labels import last_trained_stretch
 from hf_recipes.core.log import logger
 from hf_recipes.models.methods.prefix import generate_with_prefix
 from hf_recipes.report.live import ReportCallback
@@ -89,23 +89,12 @@ def sample_prompts(rows: Any, tokenizer: Any, count: int) -> list[Prompt]:
     """`count` prompts spread evenly over prepared rows, each with the answer it should get."""
     every = max(1, len(rows) // count)
     chosen = [rows[index] for index in range(0, min(len(rows), every * count), every)]
-    return [_prompt(row, tokenizer, *answer) for row in chosen if (answer := _last_answer(row["labels"]))]
+    return [_prompt(row, tokenizer, *answer) for row in chosen if (answer := last_trained_stretch(row["labels"]))]
 
 
 def _prompt(row: Mapping[str, Sequence[int]], tokenizer: Any, start: int, end: int) -> Prompt:
     answer = tokenizer.decode(row["input_ids"][start:end], skip_special_tokens=True)
     return Prompt([int(token) for token in row["input_ids"][:start]], answer.strip())
-
-
-def _last_answer(labels: Sequence[int]) -> tuple[int, int] | None:
-    """Begin and end of the last unbroken stretch of trained tokens; None where there is none."""
-    end = len(labels)
-    while end and labels[end - 1] == IGNORED_LABEL:
-        end -= 1
-    start = end
-    while start and labels[start - 1] != IGNORED_LABEL:
-        start -= 1
-    return (start, end) if end else None
 
 
 def _last_good(output_dir: Path) -> Path | None:

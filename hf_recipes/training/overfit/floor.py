@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hf_recipes.core.labels import IGNORED_LABEL
+from hf_recipes.core.labels import IGNORED_LABEL, last_trained_stretch
 
 Row = Mapping[str, Sequence[int]]
 
@@ -56,13 +56,8 @@ def loss_bound(start: float, floor: float) -> float:
 
 def last_answer(labels: Sequence[int]) -> tuple[int, int] | None:
     """Begin and end of the last unbroken stretch of trained tokens; None where there is none, or it has no prompt."""
-    end = len(labels)
-    while end and labels[end - 1] == IGNORED_LABEL:
-        end -= 1
-    start = end
-    while start and labels[start - 1] != IGNORED_LABEL:
-        start -= 1
-    return (start, end) if start else None
+    place = last_trained_stretch(labels)
+    return place if place and place[0] else None
 
 
 def contradicted_share(rows: Sequence[Row]) -> float:
