@@ -141,11 +141,11 @@ def _log(target: str, as_json: bool) -> int:
 
 def _print(answer: Any, as_json: bool) -> None:
     from hf_recipes.core.files import json_safe
-    from hf_recipes.core.printable import print_to_pipe, printable
+    from hf_recipes.core.printable import printable
     from hf_recipes.doctor.private import Hider
 
     answer = Hider.of_this_machine().within(answer)
-    print_to_pipe(json.dumps(json_safe(answer), indent=2) if as_json else _as_sent(printable(answer)))
+    print(json.dumps(json_safe(answer), indent=2) if as_json else _as_sent(printable(answer)))
 
 
 def _as_sent(text: str) -> str:

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     inspection = inspect_recipe(recipe, batches)
     if page is not None:
         _write_page(page, inspection)
-    _print(_text(inspection, options))
+    print(_text(inspection, options))
     return 1 if inspection.stops else 0
 
 
@@ -138,15 +138,3 @@ def _text(inspection: Inspection, options: argparse.Namespace) -> str:
 def _wants_color() -> bool:
     """Colour on a terminal, unless NO_COLOR (no-color.org) or a dumb terminal forbids it."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _print(text: str) -> None:
-    """Print and flush. A reader that leaves early (`| head`) is no fault and does not change the exit code; a terminal
-    that cannot show a letter gets a question mark."""
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Python flushes once more when it ends, which would tell of the pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

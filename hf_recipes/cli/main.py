@@ -11,6 +11,7 @@ from types import ModuleType
 from hf_recipes import __version__
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem, nearest
 from hf_recipes.core.log import show_on_console
+from hf_recipes.core.printable import outlive_reader
 
 # Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
 VERBS: dict[str, str] = {
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     be resumed."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     show_on_console()
+    outlive_reader()
     try:
         return _dispatch(argv)
     except (UserError, CheckFailed, Preempted) as error:
@@ -49,8 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("hf-recipes: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of a pipe (`| head`) left
-        return 0
     except OSError as error:
         print(f"hf-recipes: {file_problem(error)}", file=sys.stderr)
         return UserError.exit_code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hf_recipes.checkpoints.verification.findings import LEVELS, Problem
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
-from hf_recipes.core.printable import print_to_pipe, printable
+from hf_recipes.core.printable import printable
 from hf_recipes.core.run_directory import find_run, is_run, list_checkpoints
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         text = json.dumps(json_safe({"ok": ok, "reports": [report.to_dict() for report in reports]}))
     else:
         text = "\n".join(line for report in reports for line in _lines(report))
-    print_to_pipe(text)
+    print(text)
     return 0 if ok else 1
 
 

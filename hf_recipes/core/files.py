@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -59,8 +60,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a UTF-8 JSON file; raises `FileNotFoundError` or `json.JSONDecodeError`."""
+    """Read a UTF-8 JSON file; raises `FileNotFoundError`, `OSError` for what is no file, or `json.JSONDecodeError`."""
+    refuse_special(path)
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def refuse_special(path: Path) -> None:
+    """Raise `OSError` for a pipe, socket or device, which a reader could wait for without end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def json_safe(value: Any) -> Any:

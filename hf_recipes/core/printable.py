@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 # Each control character is shown by its Unicode picture instead.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
@@ -33,9 +35,43 @@ def print_drawn(render: Callable[[bool], str], characters: str) -> None:
         print(render(True).translate(_PLAIN).encode(encoding, "replace").decode(encoding))
 
 
-def print_to_pipe(text: str) -> None:
-    """Print, whether or not anybody reads to the end (`| head`): what was found out does not depend on that."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit would meet the pipe once more
+def outlive_reader() -> None:
+    """From here on standard output may lose its reader (`| head`) or lack a character without an error: what a verb
+    finds out, and its exit code, do not depend on that. Without effect where it is not the process's own stream."""
+    stream = sys.stdout
+    if stream is None or stream is not sys.__stdout__ or not isinstance(stream, io.TextIOWrapper):
+        return
+    stream.flush()
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # without a buffer under PYTHONUNBUFFERED
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Outliving(raw)),
+        encoding=stream.encoding,
+        errors="replace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
+
+
+class _Outliving(io.RawIOBase):
+    """A file that goes on into nothing when its reader has left, and child processes with it."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def write(self, data: Any) -> int | None:
+        try:
+            return self._file.write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(data).nbytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.files import read_json
+from hf_recipes.core.files import read_json, refuse_special
 from hf_recipes.core.run_directory import RunDirectory, checkpoint_step
 from hf_recipes.report.history import History
 
@@ -102,6 +102,7 @@ class _EventFile:
         return self._offset > 0 and (not self.path.is_file() or self.path.stat().st_size < self._offset)
 
     def read_on(self, history: History) -> None:
+        refuse_special(self.path)
         with open(self.path, "rb") as file:
             file.seek(self._offset)
             for line in file:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 
+import pytest
 from report_runs import event, write_events
 
 from hf_recipes.core.run_directory import RunDirectory
@@ -17,6 +19,15 @@ def test_damaged_files_are_named_and_the_rest_is_read(tmp_path):
     assert "cannot be read" in record.problems[0]
     assert "holds no JSON object" in record.problems[1]
     assert record.status["code"] == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
+def test_pipes_in_place_of_files_are_named_and_not_waited_for(tmp_path):
+    for name in ("run.json", "events.jsonl"):
+        os.mkfifo(tmp_path / name)
+    record = read_run(RunDirectory(tmp_path))
+    assert [problem.partition(" ")[0] for problem in record.problems] == ["run.json", "events.jsonl"]
+    assert all("not a regular file" in problem for problem in record.problems)
 
 
 def test_lines_that_hold_no_event_are_counted_and_named(tmp_path):

@@ -60,7 +60,7 @@ SIGNATURES: dict[str, Signature] = {
         pattern=r"(EmptyDatasetError: .*doesn't contain any data files|DataFilesNotFoundError: No \(supported\) "
         r"data files)",
         cause="The directory or repository holds no file of a known kind.",
-        cure="give the file itself (data_files: …jsonl), or look at the path",
+        cure="give the file itself (datasets: [{path: …jsonl}]; load_dataset(…, data_files=…)), or look at the path",
         example="datasets.data_files.EmptyDatasetError: The directory at data/ doesn't contain any data files",
         seen=_DATASETS,
     ),

@@ -50,7 +50,7 @@ SIGNATURES: dict[str, Signature] = {
         cause="<name> is saved as <saved>, and the config says <here>.",
         cure="config.json and weights of one model (vocab_size as saved); another number of labels: a new head "
         "is meant, "
-        "ignore_mismatched_sizes: true",
+        "from_pretrained(…, ignore_mismatched_sizes=True)",
         example="model.embed_tokens.weight | MISMATCH | Reinit due to size mismatch - ckpt: torch.Size([512, 32]) vs "
         "model:torch.Size([700, 32])",
         seen=_HF,

@@ -48,7 +48,7 @@ SIGNATURES: dict[str, Signature] = {
     "fsdp_requires_grad": Signature(
         needle="Must flatten tensors with uniform `requires_grad`",
         cause="FSDP found trained and frozen parameters in one unit (an adapter on a frozen base).",
-        cure="fsdp_use_orig_params: true, or FSDP2 (strategy: fsdp; fsdp_version: 2 in a file of accelerate)",
+        cure="strategy: fsdp, which is FSDP2; in a file of accelerate fsdp_version: 2, or fsdp_use_orig_params: true",
         example="ValueError: Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`",
         seen="torch 2.13 (torch/distributed/fsdp/_flat_param.py)",
     ),
@@ -56,8 +56,8 @@ SIGNATURES: dict[str, Signature] = {
         needle="Could not find the transformer layer class",
         pattern=r"layer class (?P<name>\S+) in the model",
         cause="The FSDP configuration names a layer class, <name>, that this model does not have.",
-        cure="fsdp_transformer_layer_cls_to_wrap: the model's own (LlamaDecoderLayer, Qwen2DecoderLayer), or "
-        "leave it out",
+        cure="in the file of accelerate fsdp_transformer_layer_cls_to_wrap: the model's own (LlamaDecoderLayer, "
+        "Qwen2DecoderLayer), or leave it out",
         example="ValueError: Could not find the transformer layer class LlamaDecoderLayer in the model.",
         seen="accelerate 1.15 (accelerate/utils/dataclasses.py)",
     ),
@@ -66,7 +66,7 @@ SIGNATURES: dict[str, Signature] = {
         pattern=r"shape torch\.Size\(\[0\]\) from checkpoint",
         cause="The saved file holds empty tensors: it was written under ZeRO-3 without gathering the shards.",
         cure="the weights are not in it: take another checkpoint, or python zero_to_fp32.py . in its folder; save with "
-        "stage3_gather_16bit_weights_on_model_save: true (hf-recipes checks the first save)",
+        "stage3_gather_16bit_weights_on_model_save: true in the file of DeepSpeed (hf-recipes checks the first save)",
         example="size mismatch for base_model.model.lm_head.weight: copying a param with shape torch.Size([0]) from "
         "checkpoint, the shape in current model is torch.Size([32000, 4096]).",
         seen=_TORCH,
@@ -75,8 +75,8 @@ SIGNATURES: dict[str, Signature] = {
         needle="'weight' must be 2-D",
         cause="A weight is empty on this rank: ZeRO-3 or FSDP shards it, and it was used without being gathered "
         "(generation, an embedding outside of the wrapped model, a reference model).",
-        cure="synced_gpus: true when generating; with deepspeed.zero.GatheredParameters(…) around direct use; or "
-        "ZeRO-2",
+        cure="generate(…, synced_gpus=True) in transformers; with deepspeed.zero.GatheredParameters(…) around direct "
+        "use; or ZeRO-2",
         example="RuntimeError: 'weight' must be 2-D",
         seen=_TORCH,
     ),
