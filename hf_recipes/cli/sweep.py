@@ -16,7 +16,7 @@ from hf_recipes.core.log import logger
 if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import Recipe
     from hf_recipes.sweep.axes import Axis
-    from hf_recipes.sweep.run import Order
+    from hf_recipes.sweep.order import Order
 
 HELP = """Train a recipe with several values of some keys and put the runs side by side: losses, forgetting, parameters,
 memory, speed. Each trial is an ordinary run directory, as `hf-recipes sft` makes it. The same command goes on where it
@@ -118,8 +118,8 @@ def read_order(options: argparse.Namespace) -> Order:
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.sweep.axes import BATCH, PRECISION, read_axes
     from hf_recipes.sweep.book import read_book
+    from hf_recipes.sweep.order import Order
     from hf_recipes.sweep.outcome import less_is_better
-    from hf_recipes.sweep.run import Order
     from hf_recipes.sweep.trials import arguments
 
     trials = _count(options.trials, "--trials") if options.trials is not None else None

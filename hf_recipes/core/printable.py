@@ -42,7 +42,7 @@ def outlive_reader() -> None:
     if stream is None or stream is not sys.__stdout__ or not isinstance(stream, io.TextIOWrapper):
         return
     stream.flush()
-    raw = getattr(stream.buffer, "raw", stream.buffer)  # without a buffer under PYTHONUNBUFFERED
+    raw: Any = getattr(stream.buffer, "raw", stream.buffer)  # without a buffer under PYTHONUNBUFFERED
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Outliving(raw)),
         encoding=stream.encoding,

@@ -18,7 +18,7 @@ BEST, WORST = "lr0.03", "lr1e-05"
 def place(tiny_model_dir, tmp_path, monkeypatch):
     make_place(tiny_model_dir, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hf_recipes.sweep.run.run_child", trial_here)
+    monkeypatch.setattr("hf_recipes.sweep.one_trial.run_child", trial_here)
     return tmp_path
 
 
@@ -116,8 +116,10 @@ def test_two_sweeps_at_once_do_not_share_a_directory(place, capsys):
 
 def test_a_stop_between_two_trials_begins_no_other(place, capsys, monkeypatch):
     begun = []
-    monkeypatch.setattr("hf_recipes.sweep.run.run_child", lambda arguments, log, listener, look: begun.append(log) or 1)
-    monkeypatch.setattr("hf_recipes.sweep.run._tell_time", lambda sweep, left: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(
+        "hf_recipes.sweep.one_trial.run_child", lambda arguments, log, listener, look: begun.append(log) or 1
+    )
+    monkeypatch.setattr("hf_recipes.sweep.run.tell_time", lambda seconds, left: signal.raise_signal(signal.SIGTERM))
     assert sweep("--lr", "1e-5,1e-4") == 75
     assert len(begun) == 1
     assert "the same command goes on" in capsys.readouterr().err
