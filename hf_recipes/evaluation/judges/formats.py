@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,14 +83,18 @@ def _schema(value: Any) -> tuple[Fault, Callable[[str], Iterable[Piece]]]:
 
 
 def _regex(value: Any) -> tuple[Fault, Callable[[str], Iterable[Piece]]]:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not value:
         raise UserError(f"evaluation.format.regex: {value!r} is not a pattern: write it as a text in quotes.")
     pattern = RegexFormat(value)
     return pattern.fault, pattern.pieces
 
 
+# Names of https://www.w3.org/TR/xml/#NT-Name, near enough to tell them from text.
+_XML_NAME = re.compile(r"[^\W\d][\w:.\-]*")
+
+
 def _xml(value: Any) -> tuple[Fault, Callable[[str], Iterable[Piece]]]:
-    if value is not True and not (isinstance(value, str) and value.strip()):
+    if value is not True and not (isinstance(value, str) and _XML_NAME.fullmatch(value.strip())):
         raise UserError(f"evaluation.format.xml: {value!r} is neither true nor the name of the root tag.")
     root = None if value is True else value.strip()
     return lambda text: xml_fault(text, root), lambda text: xml_pieces(text, root)
