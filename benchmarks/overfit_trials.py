@@ -230,7 +230,7 @@ def attempt(name: str, trial: Trial, options: argparse.Namespace) -> dict[str, A
 def build(keys: tuple[str, ...], rows: Callable[[Path], list[dict[str, Any]]] | None, data: Path | None) -> Any:
     """A run up to its first step; trials that break the model stand last among those that share one."""
     from hf_recipes.recipe.resolve import load_recipe
-    from hf_recipes.training.run import build_run
+    from hf_recipes.training.build_run import build_run
     from hf_recipes.training.setup import set_up
 
     scratch = tempfile.mkdtemp(prefix="overfit_trials_")

@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.versions import stack_versions
 from hf_recipes.recipe.resolve import load_recipe
+from hf_recipes.training.build_run import build_run
 from hf_recipes.training.environment import use_all_cores
-from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import set_up
 
 HOOKS = [name for name in dir(TrainerCallback) if name.startswith("on_")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from hf_recipes.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hf_recipes.callbacks.bad_batches import load_bad_batch as load_bad_batch

@@ -25,7 +25,8 @@ from typing import Any, Literal
 
 import psutil
 
-from hf_recipes.callbacks.heartbeats import WAITING, Beat, HeartbeatJudge, Leaving, Mailbox, RankVerdict
+from hf_recipes.callbacks.beat import WAITING, Beat
+from hf_recipes.callbacks.heartbeats import HeartbeatJudge, Leaving, Mailbox, RankVerdict
 from hf_recipes.callbacks.rank_silence import ALIVE_SECONDS, LOST_SECONDS, cut_off_sentence, places_sentence
 from hf_recipes.core.stop_signals import is_awaited, settled
 

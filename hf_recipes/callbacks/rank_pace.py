@@ -5,10 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hf_recipes.callbacks.heartbeats import Beat
+from hf_recipes.callbacks.beat import Beat
 
 _SLOW_RATIO, _SLOW_SECONDS = 1.5, 0.1
 _WINDOW_STEPS, _WINDOW_SECONDS, _SLOW_WINDOWS = 10, 2.5, 3

@@ -7,12 +7,10 @@ down or cut off; the ranks that wait for it stand at the same place as it does, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hf_recipes.callbacks.beat import Beat
 from hf_recipes.callbacks.rank_agreement import rank_names
-
-if TYPE_CHECKING:
-    from hf_recipes.callbacks.heartbeats import Beat
 
 # A rank that does nothing else beats at least so often.
 ALIVE_SECONDS = 2.0

@@ -14,17 +14,9 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
+from hf_recipes.callbacks.beat import EVALUATING, SAVING, TRAINING
 from hf_recipes.callbacks.gradients import GradientGate
-from hf_recipes.callbacks.heartbeats import (
-    EVALUATING,
-    SAVING,
-    TRAINING,
-    HeartbeatJudge,
-    Mailbox,
-    RankVerdict,
-    obey_timeout,
-    open_default_store,
-)
+from hf_recipes.callbacks.heartbeats import HeartbeatJudge, Mailbox, RankVerdict, obey_timeout, open_default_store
 from hf_recipes.callbacks.pulse import Pulse, Telling
 from hf_recipes.callbacks.rank_agreement import Disagreement, RankAgreement, StartFacts
 from hf_recipes.callbacks.watching import Resumable, alarm, note

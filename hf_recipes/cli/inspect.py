@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from hf_recipes.data.batching.packing import Bins
-    from hf_recipes.data.inspection.inspection import Inspection
+    from hf_recipes.data.inspection.facts import Inspection
     from hf_recipes.recipe.resolve import Recipe
 
 HELP = """Show what a recipe trains on, as a run would: the account of every source, shares, lengths, what answers begin

@@ -109,7 +109,7 @@ def _sky_name(job: Job) -> str | None:
 
 
 def _this_version() -> str:
-    from hf_recipes import __version__
+    from hf_recipes.core.version import __version__
 
     return f"hf-recipes=={__version__}"
 

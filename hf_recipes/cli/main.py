@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from hf_recipes import __version__
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem, nearest
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.printable import outlive_reader
+from hf_recipes.core.version import __version__
 
 # Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
 VERBS: dict[str, str] = {

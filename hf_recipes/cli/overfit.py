@@ -62,10 +62,10 @@ def overfit_recipe(recipe: Recipe, directory: str) -> OverfitResult:
         import os
 
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    from hf_recipes.training.build_run import build_run
     from hf_recipes.training.environment import use_all_cores
     from hf_recipes.training.overfit.before_run import run_overfit_test, wanted_samples
     from hf_recipes.training.overfit.check import SAMPLES
-    from hf_recipes.training.run import build_run
     from hf_recipes.training.setup import set_up
 
     use_all_cores()

@@ -9,7 +9,8 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import BAD_ROWS, Ledger, Place
 from hf_recipes.data.reading.formats import detect_format
-from hf_recipes.data.reading.sources import SourceSpec, as_specs, find_files, read_rows, source_blocks, unique_labels
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import as_specs, find_files, read_rows, source_blocks, unique_labels
 
 FIRST_ROWS = 20
 Rows = Iterator[tuple[Place, dict[str, Any]]]

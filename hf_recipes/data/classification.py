@@ -16,7 +16,8 @@ from hf_recipes.data.check import open_source
 from hf_recipes.data.choosing.keys import text_hash
 from hf_recipes.data.choosing.split import Splitter, join_clusters
 from hf_recipes.data.ledger import BadRow, Ledger, Place
-from hf_recipes.data.reading.sources import SourceSpec, as_specs, read_rows, unique_labels
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import as_specs, read_rows, unique_labels
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -18,7 +18,8 @@ from hf_recipes.data.masking.lengths import fit_length
 from hf_recipes.data.masking.masks import Encoded, Encoder
 from hf_recipes.data.reading.blocks import Block
 from hf_recipes.data.reading.formats import Example, to_example
-from hf_recipes.data.reading.sources import SourceSpec, block_rows
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import block_rows
 from hf_recipes.data.settings import DataSettings
 from hf_recipes.data.store import SCHEMA, BlockAccount
 

@@ -25,7 +25,8 @@ from hf_recipes.data.choosing.samples import PreparedSource, Samples
 from hf_recipes.data.choosing.selection import select_samples
 from hf_recipes.data.fingerprint import fingerprint
 from hf_recipes.data.masking.turn_end import end_of_turn_facts
-from hf_recipes.data.reading.sources import SourceSpec, as_specs, unique_labels
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import as_specs, unique_labels
 from hf_recipes.data.report import selection_report, tell_losses
 from hf_recipes.data.settings import DataSettings, as_settings
 from hf_recipes.data.source_store import Maker, encode_source, prepare_source

@@ -19,7 +19,8 @@ from hf_recipes.data.fingerprint import fingerprint, tokenizer_fingerprint
 from hf_recipes.data.ledger import Ledger
 from hf_recipes.data.masking.lengths import is_length_fault
 from hf_recipes.data.masking.masks import Encoder
-from hf_recipes.data.reading.sources import SourceSpec, find_files, source_identity
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import find_files, source_identity
 from hf_recipes.data.settings import DataSettings
 from hf_recipes.data.store import BlockStore
 from hf_recipes.data.workers import Shard, encode_blocks

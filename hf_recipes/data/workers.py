@@ -15,7 +15,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.data.encode import RowEncoder
 from hf_recipes.data.reading.blocks import Block, Limits
-from hf_recipes.data.reading.sources import SourceSpec, source_blocks
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import source_blocks
 from hf_recipes.data.store import BlockStore
 
 _WAITING_PER_PROCESS = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_recipes.core.log import logger
 from hf_recipes.core.versions import stack_versions
@@ -12,12 +12,10 @@ from hf_recipes.evaluation.figures import Figure, figures_of, gate_figures
 from hf_recipes.evaluation.gate import FORGETTING, check_gate, check_names
 from hf_recipes.evaluation.general import text_loss
 from hf_recipes.evaluation.kept import Line
+from hf_recipes.evaluation.prepared import Evaluation
 from hf_recipes.evaluation.scoring import DomainScores, Verdict, share, tally
 from hf_recipes.evaluation.sides import BASE, TUNED
 from hf_recipes.evaluation.table import columns, two_columns
-
-if TYPE_CHECKING:
-    from hf_recipes.evaluation.run import Evaluation
 
 SCHEMA = 1
 KEPT_ROWS = 64  # rows whose answers are written out, so that evaluation.json stays readable

@@ -12,13 +12,13 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json, write_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.kept import Line, read_lines
+from hf_recipes.evaluation.prepared import Choices, suite_of
 from hf_recipes.evaluation.rating.items import RatingItem
 from hf_recipes.evaluation.rating.read import read_key
 from hf_recipes.evaluation.rating.sample import by_prompt_length
 from hf_recipes.evaluation.rating.sheet import write_rating_sheet
 from hf_recipes.evaluation.rating_settings import RatingSettings
 from hf_recipes.evaluation.rows import DomainRow, read_domain_rows
-from hf_recipes.evaluation.run import Choices, suite_of
 from hf_recipes.evaluation.sides import TUNED
 
 SEED = 0

@@ -15,9 +15,9 @@ from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 from hf_recipes.export.algebra import pattern_value, scale_of
 from hf_recipes.export.config_types import check_adapter_config
 from hf_recipes.export.edits import Edit as Edit
-from hf_recipes.export.edits import LoraPair as LoraPair
 from hf_recipes.export.edits import Scaling as Scaling
 from hf_recipes.export.methods import refuse_unsupported
+from hf_recipes.export.pairs import LoraPair as LoraPair
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"

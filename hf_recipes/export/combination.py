@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.export.edits import LoraPair, StoredTensor
+from hf_recipes.export.pairs import LoraPair, StoredTensor
 
 METHODS = ("linear", "ties", "dare_linear", "dare_ties", "magnitude_prune")
 

@@ -11,7 +11,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import TensorEntry
 from hf_recipes.export.adapter import Adapter, read_adapter
 from hf_recipes.export.combination import Combination, Combined, Stacked, Summed
-from hf_recipes.export.edits import Edit, LoraPair, StoredTensor
+from hf_recipes.export.edits import Edit
+from hf_recipes.export.pairs import LoraPair, StoredTensor
 
 
 @dataclass(frozen=True)

@@ -4,54 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_recipes.core.tensors import TensorEntry
-
-if TYPE_CHECKING:
-    from hf_recipes.export.combination import Combined
-    from hf_recipes.export.experts import ExpertPair
-
-
-class StoredTensor(Protocol):
-    """A tensor not yet in memory: one of a file, or one made of several when it is loaded (`combination.Stacked`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def load(self) -> Any:
-        """Read it as a CPU `torch.Tensor`."""
-
-
-@dataclass(frozen=True)
-class LoraPair:
-    """The two halves of one update on disk, its DoRA magnitude if any, and the factor in front.
-
-    Of a linear layer `a` is (rank, inputs) and `b` (outputs, rank); of an embedding (rank, words) and (width, rank); of
-    a convolution (rank, inputs, *kernel) and (outputs, rank, 1, …).
-    """
-
-    a: StoredTensor
-    b: StoredTensor
-    scale: float
-    embedding: bool
-    magnitude: TensorEntry | None = None
-
-    @property
-    def rank(self) -> int:
-        return self.a.shape[0]
-
-    @property
-    def outputs_inputs(self) -> tuple[int, int]:
-        return self.b.shape[0], self.a.shape[1]
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        """Of a convolution; empty for all else."""
-        return self.a.shape[2:]
+from hf_recipes.export.combination import Combined
+from hf_recipes.export.pairs import ExpertPair, LoraPair, StoredTensor
 
 
 @dataclass(frozen=True)

@@ -9,32 +9,16 @@ last one's pair bears the module's name and each one before it has one more ``ba
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.export.algebra import pattern_value, scale_of
-
-if TYPE_CHECKING:
-    from hf_recipes.export.edits import Edit, StoredTensor
-
-
-@dataclass(frozen=True)
-class ExpertPair:
-    """The two halves of the updates of all experts of a parameter, and the factor in front.
-
-    `a` is (experts·rank, inputs), `b` (outputs, rank·experts); the parameter (experts, outputs, inputs) or, when
-    `transposed`, (experts, inputs, outputs).
-    """
-
-    a: StoredTensor
-    b: StoredTensor
-    scale: float
-    experts: int
-    transposed: bool
+from hf_recipes.export.edits import Edit
+from hf_recipes.export.pairs import ExpertPair
 
 
 def wrapped_parameters(model: Any, targets: list[str]) -> dict[str, str]:

@@ -8,11 +8,12 @@ from functools import cached_property
 from math import prod
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.tensors import TensorEntry, TensorSpec
+from hf_recipes.core.tensors import TensorSpec
 from hf_recipes.export.adapter import Adapter, Edit, Scaling
 from hf_recipes.export.bases.read import BaseModel, BaseTensor, config_parts
-from hf_recipes.export.conversion import ConvertedGroup
+from hf_recipes.export.converted_group import ConvertedGroup
 from hf_recipes.export.heads import new_head_names
+from hf_recipes.export.output import Output
 from hf_recipes.export.placement import Placement, base_name, parameter_tensors, place_in_checkpoint
 from hf_recipes.export.ties import group_edits, tied_parameters
 
@@ -21,49 +22,6 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 _VOCABULARY = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out")
 # Models of `Conv1D` layers.
 _CONV1D_KINDS = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
-
-
-@dataclass(frozen=True)
-class Output:
-    """One tensor to be written: its form, the tensor it comes from, its file, and the edit if there is one.
-
-    A head that is no longer tied comes from the embedding; a head that training added comes from the adapter. Tensors
-    that are one parameter in memory (fused experts) carry the same `group`, which computes them together.
-    """
-
-    spec: TensorSpec
-    source: BaseTensor
-    shard: str
-    edit: Edit | None = None
-    transposed: bool = False
-    group: ConvertedGroup | None = None
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the base has nothing in its place."""
-        return self.edit is not None and self.source is self.edit.value
-
-    @property
-    def scaled_dimension(self) -> int:
-        """The dimension of the tensor along which an (IA)³ vector lies."""
-        assert self.edit and self.edit.scaling, self.spec.name
-        return int(self.edit.scaling.of_inputs != self.transposed)
-
-    @property
-    def start(self) -> BaseTensor:
-        """The tensor on disk that LoRA, a vector or rows are applied to."""
-        edit = self.edit or Edit()
-        return edit.value or edit.base or self.source
-
-    @property
-    def elements(self) -> int:
-        return prod(self.spec.shape)
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether the base's bytes are written as they are."""
-        is_plain = self.edit is None and self.group is None and isinstance(self.source, TensorEntry)
-        return is_plain and self.source.dtype == self.spec.dtype
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hf_recipes.core.tensors import TensorEntry, torch_dtype
 from hf_recipes.export.adapter import LoraPair
-from hf_recipes.export.plan import Output
+from hf_recipes.export.output import Output
 
 BLOCK_ELEMENTS = 1 << 19
 # Below this height matrix libraries take other kernels, which sum in another order than for the whole matrix.

@@ -10,7 +10,8 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import BITS_PER_ELEMENT, safetensors_header
-from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.plan import MergePlan
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 

@@ -8,7 +8,8 @@ import torch
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.export.adapter import Adapter
-from hf_recipes.export.edits import Edit, LoraPair
+from hf_recipes.export.edits import Edit
+from hf_recipes.export.pairs import LoraPair
 from hf_recipes.export.plan import MergePlan
 
 

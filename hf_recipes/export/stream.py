@@ -15,7 +15,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensor_io import OpenFiles, copy_range, read_into, write_from
 from hf_recipes.core.tensors import TensorEntry, tensor_bytes, torch_dtype
 from hf_recipes.export.bases.read import BaseTensor
-from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.plan import MergePlan
 from hf_recipes.export.progress import Progress
 from hf_recipes.export.rows import RowEdit, Scratch, row_blocks, row_count
 from hf_recipes.export.shards import Placed, place_tensors, write_headers

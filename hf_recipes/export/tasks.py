@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_recipes.core.tensors import TensorEntry
-from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.plan import MergePlan
 from hf_recipes.export.rows import is_row_wise, row_blocks, row_count
 from hf_recipes.export.shards import Placed
 

@@ -15,9 +15,10 @@ from hf_recipes.export.algebra import (
     scaling_factors,
 )
 from hf_recipes.export.combination import Summed, times
-from hf_recipes.export.edits import Edit, LoraPair, StoredTensor
+from hf_recipes.export.edits import Edit
 from hf_recipes.export.experts import expected_experts, merge_experts
-from hf_recipes.export.plan import Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.pairs import LoraPair, StoredTensor
 from hf_recipes.export.task_arithmetic import combine, expected_combination
 
 

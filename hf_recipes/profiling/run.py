@@ -27,11 +27,11 @@ from hf_recipes.profiling.phases import device_busy_share, dropout_share, phase_
 from hf_recipes.profiling.recorder import StepRecorder
 from hf_recipes.profiling.trace import Trace
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.build_run import build_run
 from hf_recipes.training.environment import usable_cores, use_all_cores
 from hf_recipes.training.finish import raise_if_stopped
 from hf_recipes.training.free_memory import free_bytes
 from hf_recipes.training.rows import epoch_padding
-from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import Setup, set_up
 
 # Keys of a whole run that a profile has a way of its own for.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_recipes import __version__
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.escape import script_json, text
 from hf_recipes.core.files import write_text
 from hf_recipes.core.html import document
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.core.version import __version__
 from hf_recipes.report import overlay, sections
 from hf_recipes.report.chart_data import chart_data
 from hf_recipes.report.comparison import evaluation

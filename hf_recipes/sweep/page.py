@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from hf_recipes import __version__
 from hf_recipes.core.escape import text
 from hf_recipes.core.files import write_text
 from hf_recipes.core.html import document, note, section, table
+from hf_recipes.core.version import __version__
 from hf_recipes.sweep.table import Row, cells, ends
 
 # The browser itself refuses every request and every script.

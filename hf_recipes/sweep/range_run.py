@@ -22,8 +22,8 @@ from hf_recipes.sweep.batch import global_batch
 from hf_recipes.sweep.picture import draw_range
 from hf_recipes.sweep.range_test import Suggestion, has_exploded, rate_at, suggest
 from hf_recipes.sweep.trials import arguments
+from hf_recipes.training.build_run import build_run
 from hf_recipes.training.environment import use_all_cores
-from hf_recipes.training.run import build_run
 from hf_recipes.training.setup import set_up
 
 NAME = "lr_range.json"

@@ -5,24 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.run_directory import RunDirectory, find_run
-from hf_recipes.data.prepare import prepare_data
 from hf_recipes.evaluation.gate import Condition, parse_gate
-from hf_recipes.evaluation.run import Choices, Loaders, evaluate_with, load_peft_adapter
-from hf_recipes.models.base import load_base
+from hf_recipes.evaluation.prepared import Choices
+from hf_recipes.evaluation.run import evaluate_with
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
-from hf_recipes.models.methods.prefix import generate_with_prefix
-from hf_recipes.models.source import find_model
 from hf_recipes.report.page import write_report
-
-if TYPE_CHECKING:
-    from hf_recipes.evaluation.likelihood import TokenisedRow
-
-MAX_GENERAL_TOKENS = 2048
+from hf_recipes.training.evaluation_loaders import load_adapter, load_model, tokenise_rows
 
 
 def evaluate_run(
@@ -100,25 +93,3 @@ def _alone(run: RunDirectory) -> Iterator[None]:
         release_lock(answers)
         with contextlib.suppress(OSError):
             answers.rmdir()  # where nothing was answered
-
-
-def loaders() -> Loaders:
-    """How this stack reads general rows and loads models."""
-    return Loaders(tokenise_rows, load_model, load_adapter)
-
-
-def tokenise_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:
-    """Rows of any known format, masked as in training: answers with their end of turn. What is dropped is told."""
-    sources = [{"path": str(path)}]
-    rows = prepare_data(sources, tokenizer, max_length=MAX_GENERAL_TOKENS, eval_share=0, general_share=0).train
-    return [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in rows]
-
-
-def load_adapter(model: Any, directory: Path) -> Any:
-    """An adapter of any method that hf_recipes trains, ready to generate."""
-    return generate_with_prefix(load_peft_adapter(model, directory))
-
-
-def load_model(name_or_path: str, revision: str | None, dtype: str) -> Any:
-    """A causal LM from a directory, a GGUF file or the Hub, found as for training."""
-    return load_base(find_model(name_or_path, revision), dtype=dtype)

@@ -20,7 +20,7 @@ from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.asking import Share
-from hf_recipes.evaluation.run import Choices
+from hf_recipes.evaluation.prepared import Choices
 
 
 def ask_in_processes(run: RunDirectory, choices: Choices, count: int) -> None:
@@ -67,7 +67,7 @@ def _start(run: RunDirectory, choices: Choices, share: Share, gpus: int, cores: 
 def ask_order(order: dict[str, Any]) -> None:
     """What one process does with its order."""
     from hf_recipes.evaluation.run import ask_share
-    from hf_recipes.training.evaluate import loaders
+    from hf_recipes.training.evaluation_loaders import loaders
 
     against = order["choices"]["against"]
     choices = Choices(**{**order["choices"], "gate": (), "against": None if against is None else tuple(against)})

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.evaluation.run import compute_dtype, load_peft_adapter
+from hf_recipes.evaluation.prepared import compute_dtype, load_peft_adapter
 from hf_recipes.models.base import load_base
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
 from hf_recipes.models.methods.prefix import generate_with_prefix
@@ -175,7 +175,7 @@ def _scores(model: Any, tokenizer: Any, settings: dict[str, Any]) -> dict[str, A
 
     from hf_recipes.evaluation.compare import evaluate_model
     from hf_recipes.evaluation.suite import EvaluationSuite, draw
-    from hf_recipes.training.evaluate import tokenise_rows
+    from hf_recipes.training.evaluation_loaders import tokenise_rows
 
     suite = EvaluationSuite.from_dict(settings)
     general = draw(tokenise_rows(suite.general, tokenizer), suite.samples) if suite.general else []

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hf_recipes.core.errors import UserError
 from hf_recipes.models.precision import Hardware
 from hf_recipes.models.quantized import check_eight_bit
+from hf_recipes.plan.layout import Layout
+from hf_recipes.plan.strategy.names import describe
+from hf_recipes.recipe.keys import LoraMethods
 from hf_recipes.recipe.resolve import Recipe
 
 
@@ -48,3 +51,23 @@ def _check_prefix(recipe: Recipe) -> None:
                 f"{key} does not go with prefix_projection: only what the projection gives is saved, so training "
                 "cannot go on from there: start anew, or set prefix_projection: false."
             )
+
+
+def check_loraplus(recipe: Recipe, layout: Layout) -> None:
+    """Refuse LoRA+ where the Trainer takes no optimizer from elsewhere, before anything is loaded.
+
+    Args:
+        recipe: checked.
+        layout: of the run.
+
+    Raises:
+        UserError: the layout is FSDP's, DeepSpeed's or tensor parallelism's, which build the optimizer over parameters
+            of their own.
+    """
+    if recipe.get("loraplus_lr_ratio") is None or recipe.get("method", "lora") not in LoraMethods:
+        return
+    if layout.pipeline == 1 and (layout.sharding not in ("none", "ddp") or layout.tensor > 1):
+        raise UserError(
+            f"loraplus_lr_ratio does not go with {describe(layout)}, which makes the optimizer itself: leave it out, "
+            "or take strategy: ddp."
+        )

@@ -25,7 +25,7 @@ from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.trained_dtype import widen_trained
-from hf_recipes.training.adapter_start import attach_started_lora
+from hf_recipes.training.kept_start import attach_started_lora
 from hf_recipes.training.parallelism import check_cut, tensor_parallel_config
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from hf_recipes.training.pipelined_stage import BuiltStage, build_stage
 from hf_recipes.training.preempting import find_guard, raise_if_preempted, recipe_guard
 from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import longest_row
-from hf_recipes.training.run import eval_parts, prepare, stop_at_end_of_turn
+from hf_recipes.training.run_data import eval_parts, prepare, stop_at_end_of_turn
 from hf_recipes.training.setup import Setup, set_up, tell_setup
 from hf_recipes.training.strategy_file import recipe_sizes
 from hf_recipes.training.watching import explained_ends

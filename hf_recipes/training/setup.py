@@ -21,10 +21,10 @@ from hf_recipes.models.source import ModelSource, find_model
 from hf_recipes.models.stored import WHOLE_METHODS
 from hf_recipes.models.tokenizer import load_recipe_tokenizer
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.adapter_start import check_loraplus, make_result_plain, start_facts
 from hf_recipes.training.arguments import build_arguments, global_batch_size, recipe_precision
+from hf_recipes.training.kept_start import make_result_plain, start_facts
 from hf_recipes.training.launched import launched_layout, run_layout
-from hf_recipes.training.method_limits import check_loss_kernel, check_method
+from hf_recipes.training.method_limits import check_loraplus, check_loss_kernel, check_method
 from hf_recipes.training.output import choose_output, record_run
 from hf_recipes.training.parallel_defaults import check_device, set_parallel_defaults
 from hf_recipes.training.parallelism import check_context_parallel, check_tensor_parallel
@@ -84,7 +84,7 @@ class Setup:
         def finish() -> None:
             if generation is not None:
                 generation.save_pretrained(target)
-            make_result_plain(self, target)
+            make_result_plain(self.run.path, self.ours.method, self.ours.init_lora_weights, target)
             write_manifest(target, facts)
             report = verify_checkpoint(target)
             if not report.ok:
@@ -159,7 +159,7 @@ def write_run_record(setup: Setup, source: ModelSource, model: Any, **facts: Any
         global_batch_size=global_batch_size(setup.arguments),
         trainable_parameters=trainable,
         total_parameters=total,
-        **start_facts(setup),
+        **start_facts(setup.run.path, setup.ours.method, setup.ours.init_lora_weights),
         **facts,
     )
 

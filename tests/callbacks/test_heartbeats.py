@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_recipes.callbacks.heartbeats import (
-    EVALUATING,
-    SAVING,
-    TRAINING,
-    WAITING,
-    Beat,
-    HeartbeatJudge,
-    Mailbox,
-    open_default_store,
-)
+from hf_recipes.callbacks.beat import EVALUATING, SAVING, TRAINING, WAITING, Beat
+from hf_recipes.callbacks.heartbeats import HeartbeatJudge, Mailbox, open_default_store
 
 TICK = 0.2
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from hf_recipes.callbacks import pulse as pulse_module
-from hf_recipes.callbacks.heartbeats import TRAINING, Beat, HeartbeatJudge, Mailbox, obey_timeout
+from hf_recipes.callbacks.beat import TRAINING, Beat
+from hf_recipes.callbacks.heartbeats import HeartbeatJudge, Mailbox, obey_timeout
 from hf_recipes.callbacks.pulse import Pulse, Telling
 from hf_recipes.callbacks.rank_silence import LOST_SECONDS, places_sentence
 

@@ -13,7 +13,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.compare import evaluate_model, render
-from hf_recipes.evaluation.run import compute_dtype, evaluate_with
+from hf_recipes.evaluation.prepared import compute_dtype
+from hf_recipes.evaluation.run import evaluate_with
 from hf_recipes.evaluation.suite import EvaluationSuite
 
 

@@ -14,7 +14,8 @@ from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.evaluation import asking
 from hf_recipes.evaluation.asking import Share
 from hf_recipes.evaluation.kept import read_lines
-from hf_recipes.evaluation.run import Choices, Loaders, ask_share, evaluate_with, load_causal_lm, load_peft_adapter
+from hf_recipes.evaluation.prepared import Choices, Loaders, load_causal_lm, load_peft_adapter
+from hf_recipes.evaluation.run import ask_share, evaluate_with
 from hf_recipes.evaluation.table import render_document
 
 INSTRUCTIONS = {

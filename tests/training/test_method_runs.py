@@ -16,7 +16,7 @@ from hf_recipes.export.merge import merge_adapter
 from hf_recipes.models.base import load_base
 from hf_recipes.models.source import find_model
 from hf_recipes.recipe.resolve import load_recipe
-from hf_recipes.training.evaluate import load_adapter
+from hf_recipes.training.evaluation_loaders import load_adapter
 from hf_recipes.training.run import train
 
 RECIPE = """

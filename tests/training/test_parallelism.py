@@ -12,9 +12,9 @@ from hf_recipes.models.placement import TENSOR_PARALLEL, sharded_by
 from hf_recipes.plan.layout import Layout
 from hf_recipes.plan.strategy.names import Sizes, layout_of
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.adapter_start import check_loraplus
 from hf_recipes.training.arguments import global_batch_size
 from hf_recipes.training.launched import run_layout
+from hf_recipes.training.method_limits import check_loraplus
 from hf_recipes.training.parallelism import (
     check_context_parallel,
     check_cut,

@@ -43,7 +43,7 @@ def no_weights(monkeypatch):
     def refuse(*arguments, **more):
         raise AssertionError("weights are loaded")
 
-    monkeypatch.setattr("hf_recipes.training.run.build_for_method", refuse)
+    monkeypatch.setattr("hf_recipes.training.build_run.build_for_method", refuse)
 
 
 def test_a_run_leaves_what_was_planned_and_measured(recipe, tmp_path, caplog):
@@ -70,7 +70,7 @@ def write_report_of(path):
 
 def test_what_cannot_fit_stops_before_data_and_weights(recipe, monkeypatch):
     no_weights(monkeypatch)
-    monkeypatch.setattr("hf_recipes.training.run.prepare_data", lambda *_, **__: pytest.fail("data are prepared"))
+    monkeypatch.setattr("hf_recipes.training.run_data.prepare_data", lambda *_, **__: pytest.fail("data are prepared"))
     free(monkeypatch, 10_000)
     with pytest.raises(
         UserError, match=r"^This run cannot fit: a step of 4 × 8 tokens .* needs .* are free: .*plan_check: off"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_recipes.data.reading.sources import SourceSpec
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.data.store import BlockAccount, BlockStore
 
 if TYPE_CHECKING:

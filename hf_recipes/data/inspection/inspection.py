@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.data.batching.collate import SupervisedCollator, padding_share
-from hf_recipes.data.inspection.batches import BatchView, view_batches
-from hf_recipes.data.inspection.histogram import Histogram, histogram
+from hf_recipes.data.inspection.batches import view_batches
+from hf_recipes.data.inspection.facts import FrequentAnswer, Inspection, TokenFacts, TokenShare
+from hf_recipes.data.inspection.histogram import histogram
 from hf_recipes.data.inspection.loader import Collator, LoaderSettings, TrainingRows, epoch_order, train_loader
 from hf_recipes.data.inspection.round_trip import RoundTrip
 from hf_recipes.data.inspection.scan import TokenScan, scan_tokens
-from hf_recipes.data.inspection.verdicts import Verdict, judge
+from hf_recipes.data.inspection.verdicts import judge
 
 if TYPE_CHECKING:
     from hf_recipes.data.batching.packing import Bins
@@ -21,82 +22,6 @@ if TYPE_CHECKING:
 
 TOP_TOKENS = 10
 _ANSWER_SHOWN = 80
-
-
-@dataclass(frozen=True)
-class TokenShare:
-    """A token with how many answers begin, or end, with it."""
-
-    token_id: int
-    text: str
-    count: int
-    share: float
-
-
-@dataclass(frozen=True)
-class FrequentAnswer:
-    """The most frequent answer, shortened, and how many conversations learn it and nothing else."""
-
-    text: str
-    count: int
-
-
-@dataclass(frozen=True)
-class TokenFacts:
-    """What the tokens of the scanned training rows look like.
-
-    `rows` of `of_rows` were scanned; `ends` maps a source to (conversations, those that learn the end-of-turn token);
-    `answers` are learned stretches of conversations; `doubled_bos` names rows that begin with two BOS tokens.
-    """
-
-    rows: int
-    of_rows: int
-    lengths: Histogram
-    learned: Histogram
-    conversations: int
-    answers: int
-    first_tokens: list[TokenShare]
-    last_tokens: list[TokenShare]
-    ends: dict[str, tuple[int, int]]
-    doubled_bos: list[str]
-    heaviest_answer: FrequentAnswer | None
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """All that `hf-recipes inspect` shows.
-
-    `report` is the preparation's own account (``data.json``). `batches` are the first of the run's, as many as there
-    are up to `batches_asked`; `packed` says whether their rows hold several samples. `padding_share` is that of a
-    whole epoch, between 0 and 1.
-    """
-
-    recipe: str
-    model: str
-    loader: LoaderSettings
-    report: Mapping[str, Any]
-    batches_asked: int
-    batches: list[BatchView]
-    padding_share: float
-    packed: bool
-    tokens: TokenFacts
-    round_trips: list[RoundTrip]
-    verdicts: list[Verdict] = field(default_factory=list)
-
-    @property
-    def stops(self) -> bool:
-        """Whether something is wrong enough that training should not start."""
-        return any(verdict.severity == "stop" for verdict in self.verdicts)
-
-    @property
-    def max_length(self) -> int | None:
-        """The recipe's limit in tokens."""
-        limit: int | None = self.report.get("settings", {}).get("max_length")
-        return limit
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything as plain data for JSON."""
-        return {**asdict(self), "stops": self.stops}
 
 
 def inspect_data(

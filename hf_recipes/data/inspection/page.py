@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hf_recipes import __version__
+from hf_recipes.core.version import __version__
 from hf_recipes.data.inspection import account
 from hf_recipes.data.inspection.account import Table
 from hf_recipes.data.inspection.batches import BatchView, SampleView
 from hf_recipes.data.inspection.chart import bar_chart
-from hf_recipes.data.inspection.inspection import Inspection, TokenShare
+from hf_recipes.data.inspection.facts import Inspection, TokenShare
 from hf_recipes.data.inspection.terminal import batch_line, batch_note, sample_line, template_lines
 
 _HERE = Path(__file__).parent

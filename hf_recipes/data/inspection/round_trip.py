@@ -13,7 +13,8 @@ from hf_recipes.data.check import open_source
 from hf_recipes.data.ledger import BadRow, Ledger
 from hf_recipes.data.masking.masks import Encoded, Encoder
 from hf_recipes.data.reading.formats import Example, to_example
-from hf_recipes.data.reading.sources import SourceSpec, as_specs, unique_labels
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import as_specs, unique_labels
 
 ROWS_PER_SOURCE = 64
 EXAMPLES = 3

@@ -9,8 +9,8 @@ from hf_recipes.core.tables import render_table
 from hf_recipes.data.inspection import account
 from hf_recipes.data.inspection.account import Table
 from hf_recipes.data.inspection.batches import BatchView, SampleView
+from hf_recipes.data.inspection.facts import Inspection, TokenShare
 from hf_recipes.data.inspection.histogram import Histogram
-from hf_recipes.data.inspection.inspection import Inspection, TokenShare
 from hf_recipes.data.inspection.segments import as_text
 
 BAR_WIDTH = 40

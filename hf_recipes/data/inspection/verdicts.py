@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from hf_recipes.data.inspection.account import count_of, dropped, first_places, notes
+from hf_recipes.data.inspection.facts import Inspection, Severity, Verdict
 from hf_recipes.data.masking.lengths import is_length_fault
-
-if TYPE_CHECKING:
-    from hf_recipes.data.inspection.inspection import Inspection
 
 MAX_DROPPED = 0.5
 MANY_DROPPED = 0.05
@@ -24,16 +21,6 @@ SHARE_TOLERANCE = 0.01
 SAME_FIRST_TOKEN = 0.95
 MANY_COPIES = 0.01
 PERSONAL_DATA = "personal_data: "
-
-Severity = Literal["stop", "warn", "note"]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A finding; `sentence` says what was found and what to do."""
-
-    severity: Severity
-    sentence: str
 
 
 def judge(inspection: Inspection) -> list[Verdict]:

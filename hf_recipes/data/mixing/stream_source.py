@@ -25,7 +25,8 @@ from hf_recipes.data.mixing.mixture import shuffled
 from hf_recipes.data.reading.blocks import Block, Limits
 from hf_recipes.data.reading.readers import read_blocks
 from hf_recipes.data.reading.source_files import find_files, taken_whole
-from hf_recipes.data.reading.sources import SourceSpec, source_blocks
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import source_blocks
 
 STREAM_BLOCKS = Limits(rows=512)
 IN_EVAL_SET = "stands in the eval set too"

@@ -36,14 +36,8 @@ from hf_recipes.data.mixing.stream_source import (
     is_held_out,
 )
 from hf_recipes.data.reading.source_files import find_files
-from hf_recipes.data.reading.sources import (
-    SourceSpec,
-    as_specs,
-    eval_share_of,
-    source_blocks,
-    source_identity,
-    unique_labels,
-)
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import as_specs, eval_share_of, source_blocks, source_identity, unique_labels
 from hf_recipes.data.settings import DataSettings, as_settings
 from hf_recipes.data.store import SAMPLE_COLUMNS
 

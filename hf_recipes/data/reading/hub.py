@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.reading.blocks import Block, Limits, ParsedBlock, group
 from hf_recipes.data.reading.columnar_files import batch_blocks, without_nulls
-
-if TYPE_CHECKING:
-    from hf_recipes.data.reading.sources import SourceSpec
+from hf_recipes.data.reading.source_spec import SourceSpec
 
 
 def load_hub_dataset(spec: SourceSpec, streaming: bool = False) -> Any:

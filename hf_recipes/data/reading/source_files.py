@@ -5,23 +5,14 @@ from __future__ import annotations
 import glob
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.reading.readers import PLAIN_TEXT, READERS, ending
-
-if TYPE_CHECKING:
-    from hf_recipes.data.reading.sources import SourceSpec
+from hf_recipes.data.reading.source_spec import SourceSpec, looks_local
 
 SAVED_SPLITS = "dataset_dict.json"  # what `datasets.DatasetDict.save_to_disk` writes beside one directory a split
 SAVED_DATASET = "state.json"  # what `datasets.Dataset.save_to_disk` writes beside its Arrow files
-
-
-def looks_local(path: str) -> bool:
-    """Whether `path` exists or is written like a path rather than like a Hub name (``name`` or ``owner/name``)."""
-    if Path(path).expanduser().exists() or ending(Path(path)) in READERS:
-        return True
-    return path.startswith((".", "/", "~")) or "\\" in path or path.count("/") > 1 or glob.has_magic(path)
 
 
 def find_files(spec: SourceSpec) -> list[Path] | None:

@@ -9,8 +9,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.export.bases.read import BaseModel
 from hf_recipes.export.bases.refuse import quantisation_of
-from hf_recipes.export.bases.requantized import stored_quantised, with_trained_values
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization, need_quantization
+from hf_recipes.export.bases.trained_values import stored_quantised, with_trained_values
 
 BaseValues = Literal["original", "dequantized"]
 

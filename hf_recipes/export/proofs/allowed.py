@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hf_recipes.export.plan import Output
+from hf_recipes.export.output import Output
 from hf_recipes.export.rows import RowEdit
 from hf_recipes.export.values import expected_value
 

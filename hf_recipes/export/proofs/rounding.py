@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.plan import MergePlan
 
 _ELEMENTS = 1 << 22  # at a time, so that the noise of a large tensor takes little memory
 _MANTISSA_BITS = {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}

@@ -16,7 +16,8 @@ import torch
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.tensor_io import OpenFiles, read_into
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header, torch_dtype
-from hf_recipes.export.plan import MergePlan, Output
+from hf_recipes.export.output import Output
+from hf_recipes.export.plan import MergePlan
 from hf_recipes.export.progress import Progress
 from hf_recipes.export.proofs.allowed import row_error, share_of_allowed, whole_error
 from hf_recipes.export.rows import RowEdit, Scratch, is_row_wise, row_blocks, row_count

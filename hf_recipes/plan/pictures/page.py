@@ -6,10 +6,10 @@ import functools
 import time
 from pathlib import Path
 
-from hf_recipes import __version__
 from hf_recipes.core.escape import text
 from hf_recipes.core.files import write_text
 from hf_recipes.core.html import document, facts, note, section, table
+from hf_recipes.core.version import __version__
 from hf_recipes.plan.pictures import words
 from hf_recipes.plan.pictures.data import PlanView
 from hf_recipes.plan.pictures.device_figure import device_figure

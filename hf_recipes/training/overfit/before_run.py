@@ -26,7 +26,7 @@ from hf_recipes.training.overfit.check import SAMPLES, OverfitResult, RunFacts, 
 from hf_recipes.training.overfit.tell import failure_sentence
 
 if TYPE_CHECKING:
-    from hf_recipes.training.run import BuiltRun
+    from hf_recipes.training.build_run import BuiltRun
     from hf_recipes.training.setup import Setup
 
 RESULT_NAME = "overfit.json"

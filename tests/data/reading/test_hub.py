@@ -11,7 +11,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import Ledger
 from hf_recipes.data.reading.blocks import Limits
 from hf_recipes.data.reading.hub import hub_blocks, hub_identity, load_hub_dataset
-from hf_recipes.data.reading.sources import SourceSpec, read_rows, source_blocks, source_identity
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import read_rows, source_blocks, source_identity
 
 ROWS = [
     {"messages": [{"role": "user", "content": str(number)}, {"role": "assistant", "content": "a", "weight": 1}]}

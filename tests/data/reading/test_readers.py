@@ -15,7 +15,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import BadRow, Ledger
 from hf_recipes.data.reading.blocks import Limits
 from hf_recipes.data.reading.readers import READERS, read_blocks, read_file
-from hf_recipes.data.reading.sources import SourceSpec, read_rows
+from hf_recipes.data.reading.source_spec import SourceSpec
+from hf_recipes.data.reading.sources import read_rows
 
 ROWS = [{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d\n\u2028e"}]
 TABLES = [".csv", ".tsv", ".parquet", ".arrow", ".feather"]

@@ -10,8 +10,8 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.data.check import check_sources
 from hf_recipes.data.ledger import Ledger
 from hf_recipes.data.reading.blocks import Limits
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.data.reading.sources import (
-    SourceSpec,
     as_specs,
     block_rows,
     find_files,

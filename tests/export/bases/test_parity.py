@@ -6,8 +6,8 @@ from export_helpers import save_base
 
 from hf_recipes.export.bases.parity import quantization_error, update_norm
 from hf_recipes.export.bases.read import read_base
-from hf_recipes.export.bases.requantized import with_trained_values
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
+from hf_recipes.export.bases.trained_values import with_trained_values
 
 Q = "model.layers.0.self_attn.q_proj.weight"
 UP = "model.layers.0.mlp.up_proj.weight"

@@ -11,8 +11,9 @@ from hf_recipes.core.tensors import TensorEntry
 from hf_recipes.export.bases import requantized
 from hf_recipes.export.bases.base_values import with_base_values
 from hf_recipes.export.bases.read import read_base
-from hf_recipes.export.bases.requantized import Requantized, requantize, with_trained_values
+from hf_recipes.export.bases.requantized import Requantized, requantize
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
+from hf_recipes.export.bases.trained_values import with_trained_values
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 QLORA_RUN = {
