@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
-import signal
 import socket
 import sys
 import threading
@@ -21,18 +19,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from hf_recipes.callbacks.beat import WAITING, Beat
 from hf_recipes.callbacks.heartbeats import HeartbeatJudge, Leaving, Mailbox, RankVerdict
 from hf_recipes.callbacks.rank_silence import ALIVE_SECONDS, LOST_SECONDS, cut_off_sentence, places_sentence
-from hf_recipes.core.stop_signals import is_awaited, settled
+from hf_recipes.callbacks.sigterm_watch import SigtermWatch
 
 _TICK_SECONDS = 0.2
 _STANDING_SECONDS = 1.0  # without progress, after which it is worth saying where the code stands
-_MAIN_THREAD_SECONDS = 2.0
 _LAST_LOOKS = 5
 _LAST_LOOK_SECONDS = 0.1
 _LOST_LOOKS = int((LOST_SECONDS + 2 * ALIVE_SECONDS) / _LAST_LOOK_SECONDS)
@@ -96,7 +93,7 @@ class Pulse:
         self._lock = threading.RLock()  # a signal may come while the training thread itself takes a last look
         self._last_looked = False
         self._thread = threading.Thread(target=self._run, name="rank-watch", daemon=True)
-        self._sigterm = _Sigterm(self._at_sigterm, self._sees_a_loss)
+        self._sigterm = SigtermWatch(self._at_sigterm, self._sees_a_loss)
 
     def start(self, meet: Callable[[], None]) -> None:
         """Begin to beat and to look. `meet` waits for all ranks: each knows the others before any of them can go."""
@@ -104,7 +101,6 @@ class Pulse:
         meet()
         self._guard("read", self._read)
         self._sigterm.set()
-        _beating.add(self._sigterm)
         atexit.register(self._at_exit)
         self._thread.start()
 
@@ -210,7 +206,6 @@ class Pulse:
 
     def _halt(self) -> None:
         self._sigterm.unset()
-        _beating.discard(self._sigterm)
         atexit.unregister(self._at_exit)
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
@@ -323,103 +318,6 @@ class Pulse:
                     self._telling.problem(text)
                 except Exception:
                     return  # nobody to tell
-
-
-class _Sigterm:
-    """Does something at SIGTERM before whoever handled it so far does; and wakes the thread.
-
-    Python runs a handler on the main thread alone, between two lines of Python. One that hangs in a collective never
-    gets there, so the signal also wakes the thread, and a process that SIGTERM would have ended still ends.
-
-    Where somebody awaits the signal, to save and to end (see `is_awaited`), this rank does not go yet and nothing is
-    done; unless a rank is lost, without which no save can be made.
-
-    Args:
-        action: what to do, and at the second call nothing.
-        sees_a_loss: looks for lost ranks; called on the thread.
-    """
-
-    def __init__(self, action: Callable[[], Any], sees_a_loss: Callable[[], bool] = lambda: False) -> None:
-        self._action, self._sees_a_loss = action, sees_a_loss
-        self._active = False
-        self._previous: Any = None
-        self._handed_on = threading.Event()
-        self._awake, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
-
-    def set(self) -> None:
-        """Only Python's main thread may; elsewhere, and where native code handles the signal, nothing is done."""
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is not None:
-            self._active = True
-            self._previous = signal.signal(signal.SIGTERM, self._handle)
-            other = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-            if other != -1:  # an event loop's: it has the older right
-                signal.set_wakeup_fd(other)
-
-    def unset(self) -> None:
-        """Give the signal back, or, where somebody has taken it over since, only pass it on from now on."""
-        self._active = False
-        if threading.current_thread() is threading.main_thread() and self._previous is not None:
-            if signal.getsignal(signal.SIGTERM) == self._handle:
-                signal.signal(signal.SIGTERM, settled(self._previous, signal.SIGTERM))
-            other = signal.set_wakeup_fd(-1)
-            if other not in (-1, self._wake.fileno()):
-                signal.set_wakeup_fd(other)
-        self._wake.send(b"\0")
-
-    def stands_on(self, number: int) -> Any:
-        """The handler below; None while this one is in use (see `settled`)."""
-        return None if self._active else self._previous
-
-    def unset_in_child(self) -> None:
-        """The child of a fork shares the socket: it must not wake its parent."""
-        self._active = False
-        if threading.current_thread() is threading.main_thread() and self._previous is not None:
-            signal.set_wakeup_fd(-1)
-            if signal.getsignal(signal.SIGTERM) == self._handle:
-                signal.signal(signal.SIGTERM, self._previous)
-
-    def wait(self, seconds: float) -> Literal["", "sigterm", "stop"]:
-        """Sleep, or be woken."""
-        if not select.select([self._awake], [], [], seconds)[0]:
-            return ""
-        numbers = self._awake.recv(4096)
-        if not self._active:
-            return "stop"
-        return "sigterm" if signal.SIGTERM in numbers else ""
-
-    def see_it_through(self) -> None:
-        """On the thread, after SIGTERM."""
-        awaited = is_awaited()
-        if awaited and not self._sees_a_loss():
-            return
-        self._action()
-        ends = awaited or self._previous == signal.SIG_DFL
-        if not self._handed_on.wait(_MAIN_THREAD_SECONDS) and ends:
-            os._exit(128 + signal.SIGTERM)  # what the signal alone would have done, as a shell tells it
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        awaited = is_awaited()
-        if self._active and not awaited:
-            self._action()
-        self._handed_on.set()
-        if callable(self._previous):
-            self._previous(number, frame)
-        elif self._previous == signal.SIG_DFL and not awaited:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-
-_beating: set[_Sigterm] = set()
-
-
-def _leave_children_alone() -> None:
-    """A forked child (a data loader's worker) has no thread and no part in the heartbeats."""
-    for sigterm in _beating:
-        sigterm.unset_in_child()
-
-
-os.register_at_fork(after_in_child=_leave_children_alone)
 
 
 def _host() -> str:

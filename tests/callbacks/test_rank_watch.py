@@ -18,7 +18,6 @@ from two_ranks import run_two_ranks, under_torchrun
 from watch_helpers import PoisonModel, logged, make_trainer, rows, weights
 
 from hf_recipes.callbacks.gradients import _GATES
-from hf_recipes.callbacks.pulse import _Sigterm
 from hf_recipes.callbacks.rank_watch import (
     RankWatch,
     _sampled_rows,
@@ -27,6 +26,7 @@ from hf_recipes.callbacks.rank_watch import (
     is_replicated,
     long_phase,
 )
+from hf_recipes.callbacks.sigterm_watch import SigtermWatch
 from hf_recipes.core.events import read_events
 
 SCRIPT = Path(__file__).with_name("rank_two_ranks.py")
@@ -136,7 +136,7 @@ def handled():
 
 
 def test_sigterm_is_looked_at_then_handed_on_and_wakes_the_thread(handled):
-    sigterm = _Sigterm(lambda: handled.append("look"))
+    sigterm = SigtermWatch(lambda: handled.append("look"))
     sigterm.set()
     signal.raise_signal(signal.SIGTERM)
     assert handled == ["look", "previous"]
@@ -148,7 +148,7 @@ def test_sigterm_is_looked_at_then_handed_on_and_wakes_the_thread(handled):
 
 
 def test_whoever_takes_the_signal_later_keeps_it(handled):
-    sigterm = _Sigterm(lambda: handled.append("look"))
+    sigterm = SigtermWatch(lambda: handled.append("look"))
     sigterm.set()
     below = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *arguments: (handled.append("later"), below(*arguments)))
