@@ -66,8 +66,12 @@ def _dispatch(argv: list[str]) -> int:
     verb, *rest = argv
     if verb not in VERBS:
         raise UserError(f"unknown verb '{verb}'{nearest(verb, VERBS)}; `hf-recipes --help` lists them all.")
-    module = importlib.import_module(f"hf_recipes.cli.{_MODULES.get(verb, verb)}")
-    return _run(verb, module, rest)
+    return _run(verb, importlib.import_module(module_of(verb)), rest)
+
+
+def module_of(verb: str) -> str:
+    """The module that holds a verb."""
+    return f"hf_recipes.cli.{_MODULES.get(verb, verb)}"
 
 
 def _run(verb: str, module: ModuleType, rest: list[str]) -> int:

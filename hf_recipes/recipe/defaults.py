@@ -40,6 +40,9 @@ _BY_METHOD: dict[str, dict[str, Any]] = {
 }
 
 
+METHODS = tuple(_BY_METHOD)
+
+
 def recipe_defaults(method: str) -> dict[str, Any]:
     """The defaults that differ from SFTConfig's and ModelConfig's own, for one method (``full``, ``lora``, …)."""
     return {**_FOR_ALL, **_BY_METHOD[method]}
