@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hf_recipes
 from hf_recipes.cli.surface import render_surface
 
 PAGE = Path(__file__).parents[2] / "docs" / "surface.md"
+
+
+def test_every_name_has_its_place_in_the_reference():
+    lines = PAGE.with_name("api.md").read_text(encoding="utf-8").splitlines()
+    named = sorted(line for line in lines if line.startswith(":::"))
+    assert named == sorted(f"::: hf_recipes.{module}.{name}" for name, module in hf_recipes._EXPORTS.items())
 
 
 def test_the_public_surface_is_what_is_written_down():
