@@ -20,6 +20,13 @@ from hf_recipes.export.shards import parse_size, shard_names
 
 SIZES = {
     "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "heads": (4, 2), "vocab_size": 256},
+    "135m": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "heads": (9, 3),
+        "vocab_size": 49152,
+    },
     "1.5b": {
         "hidden_size": 2048,
         "intermediate_size": 5632,
