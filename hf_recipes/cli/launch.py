@@ -145,6 +145,11 @@ def _completed(
     for key in ("resume_from_checkpoint", "output_dir"):
         if key in given and given[key] != decided[key]:
             files.told.append(f"{key}: {given[key]} is {decided[key]} in this job.")
+    if not target.same_files and Path(job.output_dir).is_relative_to(Path.home()):
+        files.told.append(
+            f"output_dir: {job.output_dir} lies in the home directory of this machine; its nodes may have another: "
+            "write the path as they see it."
+        )
     if given.pop("num_processes", layout.ranks_per_node) != layout.ranks_per_node:
         files.told.append(f"num_processes: the recipe's is put aside for --gpus {job.devices}.")
     for key, value in target.keys(options).items():

@@ -238,3 +238,13 @@ def test_every_flag_is_in_the_list_that_misspelt_ones_are_compared_with():
     parser = argparse.ArgumentParser(add_help=False)
     add_arguments(parser)
     assert {option for action in parser._actions for option in action.option_strings} == {f"--{flag}" for flag in FLAGS}
+
+
+def test_a_home_of_this_machine_is_told_where_the_nodes_may_have_another(workplace, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    told = "lies in the home directory of this machine"
+    for on in TARGETS:
+        given = [*NEEDED[on], "--output_dir", "~/runs/mine"]
+        code, out, err = launch(capsys, on, *given, write=f"job-{on}")
+        if code == 0:
+            assert (told in out + err) == (not TARGETS[on].same_files), (on, out, err)
