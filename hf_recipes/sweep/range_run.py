@@ -146,6 +146,9 @@ def told(found: Suggestion, rising: RisingRate, directory: Path) -> str:
     way = f"{len(rising.losses)} steps, {rising.rates[0]:.2g} to {rising.rates[-1]:.2g}"
     end = ", stopped there since the loss exploded" if rising.exploded else ""
     value = "No learning rate is suggested." if found.learning_rate is None else f"Try --lr {found.learning_rate:g}:"
+    if len(found.to_compare) > 1:
+        rates = ",".join(f"{rate:g}" for rate in found.to_compare)
+        way = f"A run's length decides too: compare with hf-recipes sweep --lr {rates}\n{way}"
     return f"{value} {found.reason}.\n{way}{end}. Picture: {directory / 'lr_range.png'}".replace("..\n", ".\n")
 
 

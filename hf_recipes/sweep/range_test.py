@@ -18,6 +18,7 @@ _WIDTH = 0.03  # of the steps: the smoothing's standard deviation
 FEWEST_STEPS = 20
 _FIRST_STEPS = 10
 _HIGHEST = 100.0
+_APART = math.log(1.5)  # nearer rates tell nothing of each other
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,16 @@ class Suggestion:
     reason: str
     lowest: float | None = None
     steepest: float | None = None
+
+    @property
+    def to_compare(self) -> tuple[float, ...]:
+        """Rates worth a sweep, two significant digits: the suggested one, the steepest fall, and the lowest loss. How
+        long a run is decides among them, which a test of a few steps cannot know."""
+        if self.learning_rate is None or self.steepest is None or self.lowest is None:
+            return ()
+        ends = self.learning_rate, self.lowest
+        between = [self.steepest] if all(abs(math.log(self.steepest / end)) > _APART for end in ends) else []
+        return tuple(float(f"{rate:.2g}") for rate in sorted([*ends, *between]))
 
 
 def read_range(text: str) -> tuple[float, float]:

@@ -44,6 +44,9 @@ def test_a_tenth_of_the_valley_is_suggested(lowest):
     # A step of the test is a factor of 10^(6/119) = 1.12; the smoothing moves a lopsided valley by two or three.
     assert found.learning_rate == pytest.approx(lowest / 10, rel=0.5)
     assert found.steepest < found.lowest
+    compared = found.to_compare
+    assert {found.learning_rate, float(f"{found.lowest:.2g}")} <= set(compared)
+    assert all(later > 1.4 * earlier for earlier, later in itertools.pairwise(compared))
 
 
 @settings(deadline=None, max_examples=40)
@@ -65,6 +68,7 @@ def test_noise_alone_suggests_nothing(seed):
 def test_a_flat_loss_suggests_nothing():
     found = suggest(RATES, [2.0] * STEPS)
     assert found.learning_rate is None and "did not fall" in found.reason
+    assert found.to_compare == ()
 
 
 def test_losses_after_a_bad_one_do_not_count():
