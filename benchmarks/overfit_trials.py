@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import functools
+import gc
 import json
 import random
 import shutil
@@ -233,6 +234,7 @@ def build(keys: tuple[str, ...], rows: Callable[[Path], list[dict[str, Any]]] | 
     from hf_recipes.training.build_run import build_run
     from hf_recipes.training.setup import set_up
 
+    gc.collect()  # the run before this one, whose parts know each other
     scratch = tempfile.mkdtemp(prefix="overfit_trials_")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     (Path(scratch) / "template.jinja").write_text(ALPACA)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem, nearest
 from hf_recipes.core.log import show_on_console
-from hf_recipes.core.printable import outlive_reader
+from hf_recipes.core.printable import outlive_reader, printable
 from hf_recipes.core.version import __version__
 
 # Verb → module of the same name under hf_recipes.cli, and one line of help; in the order of a user's day.
@@ -18,6 +18,7 @@ VERBS: dict[str, str] = {
     "quickstart": "train, verify, evaluate and merge a small real model, end to end, on any machine",
     "ls": "list the shipped recipes",
     "cp": "copy a shipped recipe to edit it",
+    "convert": "make a recipe of an Axolotl, LLaMA-Factory, ms-swift or TRL configuration",
     "plan": "will it fit, on which devices, how long, at what cost, with which parallelism",
     "inspect": "show what a recipe trains on: real batches as text, the trained part marked",
     "prepare": "clean, tokenise, split and mix a recipe's data ahead of the run",
@@ -46,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(argv)
     except (UserError, CheckFailed, Preempted) as error:
-        print(f"hf-recipes: {error}", file=sys.stderr)
+        print(f"hf-recipes: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("hf-recipes: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        print(f"hf-recipes: {file_problem(error)}", file=sys.stderr)
+        print(f"hf-recipes: {printable(file_problem(error))}", file=sys.stderr)
         return UserError.exit_code
 
 

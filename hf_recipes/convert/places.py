@@ -1,0 +1,63 @@
+"""Where files named in a configuration lie on this disk, and how a recipe names them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+
+def finder(config: Path, recipe: Path) -> Callable[[str], str | None]:
+    """A function that gives a file's or directory's path for the recipe: relative to it where it lies on the same
+    drive; None where there is no such file.
+
+    It is looked for where one stands, beside the configuration, and in the three directories above that (configurations
+    name files from the root of their repository).
+    """
+
+    def find(name: str) -> str | None:
+        found = locate(name, config)
+        if found is None:
+            return None
+        if Path(name).expanduser().is_absolute():
+            return str(found)
+        try:
+            return Path(os.path.relpath(found, recipe.parent.resolve())).as_posix()
+        except ValueError:  # another drive
+            return str(found)
+
+    return find
+
+
+def reader(config: Path) -> Callable[[str], Any]:
+    """A function that reads a JSON file named in the configuration; None where there is none, or it is not JSON."""
+
+    def read(name: str) -> Any:
+        found = locate(name, config)
+        if found is None or not found.is_file():
+            return None
+        try:
+            return json.loads(found.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    return read
+
+
+def locate(name: str, config: Path) -> Path | None:
+    """The file or directory a configuration means by `name`, or None."""
+    given = Path(name).expanduser()
+    if not name or "\n" in name:
+        return None
+    if given.is_absolute():
+        return given if given.exists() else None
+    folders = (Path.cwd(), *config.resolve().parents[:4])
+    return next((folder / given for folder in folders if (folder / given).exists()), None)
+
+
+def not_found(name: str) -> str:
+    """What is told of a source that lies neither here nor beside the file."""
+    looks_local = name.startswith((".", "/", "~")) or PurePath(name).suffix in (".json", ".jsonl", ".csv", ".parquet")
+    return "not found on this disk: put it there, or mend the path" if looks_local else "taken as a name on the Hub"

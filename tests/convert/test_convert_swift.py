@@ -1,0 +1,121 @@
+"""ms-swift's flags and TRL's YAML by their meaning there, one case a trap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_recipes.convert.answers import Config
+from hf_recipes.convert.engine import Conversion, convert
+from hf_recipes.convert.swift import SWIFT
+from hf_recipes.convert.trl import TRL
+from hf_recipes.core.errors import UserError
+
+
+def swift(**values) -> Conversion:
+    given = {"model": "org/model", "dataset": "org/data", "use_hf": True, **values}
+    return convert(Config(given, Path("sw.sh"), lambda name: name if name == "here.jsonl" else None), SWIFT)
+
+
+def trl(**values) -> Conversion:
+    given = {"model_name_or_path": "org/model", "dataset_name": "org/data", **values}
+    return convert(Config(given, Path("trl.yaml")), TRL)
+
+
+def became(conversion: Conversion, key: str):
+    return next(row for row in conversion.rows if row.key == key)
+
+
+def test_swift_defaults_that_change_what_is_learned_are_written_down():
+    # trainers/arguments.py, arguments/tuner_args.py: weight_decay 0.1, adam_beta2 0.95, cosine, no warm-up, batch 1,
+    # steps of 16 rows, rank 8, all linear layers; rate 1e-4 for LoRA; no limit of length.
+    assert swift().values == {
+        "model_name_or_path": "org/model",
+        "datasets": [{"path": "org/data"}],
+        "method": "lora",
+        "learning_rate": 1e-4,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0,
+        "weight_decay": 0.1,
+        "adam_beta2": 0.95,
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 16,
+        "eval_share": 0,
+        "max_length": None,
+        "lora_r": 8,
+        "lora_target_modules": ["all-linear"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"train_type": "full"}, {"method": "full", "learning_rate": 1e-5, "dtype": "bf16"}),
+        ({"tuner_type": "full", "deepspeed": "zero2"}, {"method": "full", "strategy": "zero2", "dtype": None}),
+        ({"quant_bits": 4, "quant_method": "bnb"}, {"method": "qlora"}),
+        ({"per_device_train_batch_size": 4, "NPROC_PER_NODE": 2},
+         {"num_processes": 2, "gradient_accumulation_steps": 2}),
+        ({"target_modules": ["q_proj", "v_proj"]}, {"lora_target_modules": ["q_proj", "v_proj"]}),
+        ({"loss_scale": "last_round"}, {"assistant_only_loss": True, "mask_history": True}),
+        ({"truncation_strategy": "delete"}, {"overlong": "drop"}),
+        ({"attn_impl": "flash_attn"}, {"attn_implementation": "flash_attention_2"}),
+        ({"split_dataset_ratio": 0.01}, {"eval_share": 0.01}),
+        ({"val_dataset": ["here.jsonl"]},
+         {"datasets": [{"path": "org/data"}, {"path": "here.jsonl", "eval_share": 1}], "eval_share": None}),
+        ({"dataset": ["org/a:en#500", "here.jsonl#7"]},
+         {"datasets": [{"path": "org/a", "name": "en", "split": "train[:500]"}, {"path": "here.jsonl"}]}),
+        ({"columns": {"q": "query", "a": "response"}},
+         {"datasets": [{"path": "org/data", "columns": {"instruction": "q", "output": "a"}}]}),
+        ({"lorap_lr_ratio": 16}, {"loraplus_lr_ratio": 16}),
+    ],
+)  # fmt: skip
+def test_a_swift_key_means_the_same_here(values, expected):
+    recipe = swift(**values).values
+    assert {key: recipe.get(key) for key in expected} == expected
+
+
+def test_names_of_modelscope_are_told_unless_the_hub_is_meant():
+    assert "ModelScope" in became(swift(use_hf=False), "dataset[0]").note
+    assert "ModelScope" not in became(swift(), "dataset[0]").note
+
+
+@pytest.mark.parametrize("values", [{"rlhf_type": "dpo"}, {"task_type": "seq_cls"}, {"tuner_type": "adalora"}])
+def test_other_kinds_of_training_are_refused(values):
+    with pytest.raises(UserError, match=r"sw\.sh: .*"):
+        swift(**values)
+
+
+def test_trl_defaults_that_change_what_is_learned_are_written_down():
+    # ModelConfig: use_peft False; SFTConfig: assistant_only_loss False, linear, no warm-up; no eval set.
+    assert trl().values == {
+        "model_name_or_path": "org/model",
+        "datasets": [{"path": "org/data"}],
+        "method": "full",
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0,
+        "eval_share": 0,
+        "assistant_only_loss": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"use_peft": True}, {"method": "lora", "learning_rate": 2e-5}),
+        ({"use_peft": True, "load_in_4bit": True, "lora_r": 4}, {"method": "qlora", "lora_r": 4}),
+        ({"lora_r": 4}, {"method": "full", "lora_r": None}),
+        ({"eval_strategy": "steps", "dataset_config": "en"},
+         {"datasets": [{"path": "org/data", "name": "en"},
+                       {"path": "org/data", "name": "en", "split": "test", "eval_share": 1}]}),
+        ({"completion_only_loss": True}, {"assistant_only_loss": True}),
+        ({"max_seq_length": 512}, {"max_length": 512}),
+        ({"dataset_name": None, "datasets": [{"path": "a", "split": "train", "fraction": None}],
+          "test_split_size": 0.1},
+         {"datasets": [{"path": "a"}], "eval_share": 0.1}),
+        ({"gradient_checkpointing": True}, {"activation_checkpointing": True}),
+    ],
+)  # fmt: skip
+def test_a_trl_key_means_the_same_here(values, expected):
+    recipe = trl(**values).values
+    assert {key: recipe.get(key) for key in expected} == expected
