@@ -13,6 +13,7 @@ from typing import Any
 from hf_recipes.core.dtypes import SHORT_NAMES
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import write_json
+from hf_recipes.core.free_space import check_free_space
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import BITS_PER_ELEMENT
 from hf_recipes.export.adapter import Adapter, read_adapter
@@ -23,7 +24,7 @@ from hf_recipes.export.merge_order import SAFETENSORS, MergeOrder
 from hf_recipes.export.plan import MergePlan
 from hf_recipes.export.progress import progress
 from hf_recipes.export.shards import index_of
-from hf_recipes.export.staging import check_space, staged
+from hf_recipes.export.staging import staged
 
 
 @dataclass
@@ -43,7 +44,7 @@ def write_streamed(order: MergeOrder, inputs: MergeInputs) -> Iterator[tuple[Pat
 
     adapter, plan = inputs.adapter, inputs.plan
     assert adapter is not None and plan is not None
-    check_space(order.output, plan.nbytes)
+    _check_space(order.output, plan.nbytes)
     _check_values(adapter)
     with staged(order.output) as staging:
         with progress(plan.nbytes, "merging") as bar:
@@ -64,7 +65,7 @@ def write_in_memory(order: MergeOrder, inputs: MergeInputs) -> Iterator[tuple[Pa
 
     assert inputs.method is not None
     bits = BITS_PER_ELEMENT[SAFETENSORS[order.dtype]]
-    check_space(order.output, sum(prod(tensor.shape) for tensor in inputs.base.tensors.values()) * bits // 8)
+    _check_space(order.output, sum(prod(tensor.shape) for tensor in inputs.base.tensors.values()) * bits // 8)
     notices = [
         f"Only PEFT can merge this adapter ({inputs.method}): the whole model is taken into memory, in fp32, not one "
         "tensor after the other."
@@ -173,3 +174,7 @@ def full_disk_told(output: Path) -> Iterator[None]:
             f"The disk of '{output}' became full during the merge: make room, or name an output on another disk; "
             "nothing was left there."
         ) from None
+
+
+def _check_space(output: Path, nbytes: int) -> None:
+    check_free_space(output, nbytes, "The merged model needs", "make room, or name an output on another disk")

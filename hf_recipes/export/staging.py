@@ -15,8 +15,6 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import fsync_directory
 from hf_recipes.core.log import logger
 
-_SPARE_BYTES = 64 * 1024**2  # tokenizer, configs, file system overhead
-
 
 def check_output(output: Path, overwrite: bool, *inputs: Path) -> None:
     """Raise `UserError` when `output` is there already (and `overwrite` is not given), or is, holds or is inside an
@@ -29,17 +27,6 @@ def check_output(output: Path, overwrite: bool, *inputs: Path) -> None:
         raise UserError(f"The output '{output}' exists: name another, or give --overwrite to replace it.")
     if output.exists() and not output.is_dir():
         raise UserError(f"The output '{output}' is a file: name a directory.")
-
-
-def check_space(output: Path, needed: int) -> None:
-    """Raise `UserError` when the disk of `output` has less than `needed` bytes and a little more free."""
-    place = next(parent for parent in output.absolute().parents if parent.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed + _SPARE_BYTES:
-        raise UserError(
-            f"The merged model needs {needed / 1e9:.2f} GB, but {place} has {free / 1e9:.2f} GB free: make room, or "
-            "name an output on another disk."
-        )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json
+from hf_recipes.core.free_space import check_free_space
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.core.versions import stack_versions
@@ -21,7 +22,7 @@ from hf_recipes.export.forms.llama_cpp import find_llama_cpp
 from hf_recipes.export.forms.merged_form import write_merged_form
 from hf_recipes.export.forms.names import Form
 from hf_recipes.export.forms.sources import Sources, temporary_place
-from hf_recipes.export.forms.space import check_room, count_parameters, directory_bytes, needed_bytes
+from hf_recipes.export.forms.space import count_parameters, directory_bytes, needed_bytes
 from hf_recipes.export.forms.write import Order, WrittenForm, write_forms
 from hf_recipes.export.staging import check_output
 from hf_recipes.training.environment import usable_cores
@@ -136,10 +137,10 @@ def _check_space(
         from hf_recipes.export.bases.find import find_base
 
         if options.base is None and all(form.kind == "adapter" for form in forms):
-            return check_room(place, directory_bytes(result))
+            return _check_room(place, directory_bytes(result))
         found = find_base(read_json(result / "adapter_config.json"), options.base, facts.get("base_model") or {})
         model = found if found.is_dir() else found.parent
-    check_room(place, needed_bytes(forms, count_parameters(model), directory_bytes(result)))
+    _check_room(place, needed_bytes(forms, count_parameters(model), directory_bytes(result)))
     return None
 
 
@@ -258,3 +259,8 @@ def _write(directory: RunDirectory, rows: list[dict[str, Any]], options: ExportO
     document = {"schema": SCHEMA, "rows": [*rows, *kept], "settings": settings, "versions": stack_versions()}
     directory.write(file, json_safe(document))
     return {**document, "rows": rows}
+
+
+def _check_room(place: Path, needed_bytes: int) -> None:
+    cure = "make room, ask for fewer, or name an output on another disk"
+    check_free_space(place, needed_bytes, "The forms need about", cure)

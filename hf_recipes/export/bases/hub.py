@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
+from hf_recipes.core.free_space import check_free_space
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import INDEX_NAMES, SINGLE_NAMES, tensor_files
 
@@ -20,7 +20,6 @@ _NAME = re.compile(r"^(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 _COMPANIONS = re.compile(r"^([^/]+\.(json|jinja|txt|model)|additional_chat_templates/[^/]+\.jinja)$")
 _UNWANTED = re.compile(r"(\.bin\.index|^tf_model.*|^flax_model.*|^training_args|^trainer_state|^all_results)\.json$")
 _SECONDS = 5.0  # for the first answer; `snapshot_download` alone would retry a dead network for long
-_SPARE_BYTES = 64 * 1024**2
 _INSTEAD = {"base model": "give its directory with --base", "adapter": "give its directory"}
 
 CheckConfig = Callable[[dict[str, Any], list[str]], None]
@@ -103,7 +102,8 @@ def _fetch(
         why = "only pickled weights, which may run code" if pickled else "no weights"
         raise UserError(f"The {what} '{label}' holds {why}, no safetensors: name one that does.")
     nbytes = sum(sizes[file] for file in weights)
-    _check_room(directory, label, nbytes)
+    cure = "make room, or point HF_HOME to another disk"
+    check_free_space(directory, nbytes, f"'{label}' is", cure, place="the Hugging Face cache")
     logger.info("Fetching the %s '%s' from the Hub: %d files, %.2f GB.", what, label, len(weights), nbytes / 1e9)
     if config.get("auto_map"):
         logger.warning("'%s' has Python files of its own, which were not fetched: the merged model needs them.", label)
@@ -125,15 +125,6 @@ def _download(name: str, revision: str | None, label: str, what: str, files: lis
 
     with _one_sentence(label, what):
         return Path(snapshot_download(name, revision=revision, allow_patterns=files, etag_timeout=_SECONDS))
-
-
-def _check_room(directory: Path, label: str, nbytes: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if free < nbytes + _SPARE_BYTES:
-        raise UserError(
-            f"'{label}' is {nbytes / 1e9:.2f} GB, but the Hugging Face cache has {free / 1e9:.2f} GB free: make room, "
-            "or point HF_HOME to another disk."
-        )
 
 
 def _card_bases(info: Any) -> list[str]:

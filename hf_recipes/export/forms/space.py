@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
-from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensors import read_header, tensor_files
 from hf_recipes.export.forms.names import CONVERTED, GGUF_BITS, Form
 
-_SPARE_BYTES = 128 * 1024**2  # tokenizers, configs, file system overhead
 # Linear layers in 4 or 8 bits, embeddings and head in 16: most of a small model are embeddings.
 _BNB_BITS = {"4bit": 10.0, "8bit": 12.0}
 _MERGED_BITS = {"bf16": 16.0, "fp16": 16.0, "fp32": 32.0}
@@ -27,17 +24,6 @@ def needed_bytes(forms: Sequence[Form], parameters: int, adapter_bytes: int) -> 
         bits += 16.0
     adapters = sum(form.kind == "adapter" for form in forms)
     return int(parameters * bits / 8) + adapters * adapter_bytes
-
-
-def check_room(output: Path, needed: int) -> None:
-    """Raise `UserError` when the disk of `output` has less than `needed` bytes and a little more free."""
-    place = next(parent for parent in output.absolute().parents if parent.exists())
-    free = shutil.disk_usage(place).free
-    if free < needed + _SPARE_BYTES:
-        raise UserError(
-            f"The forms need about {needed / 1e9:.2f} GB, but {place} has {free / 1e9:.2f} GB free: make room, ask for "
-            "fewer, or name an output on another disk."
-        )
 
 
 def directory_bytes(directory: Path) -> int:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
-from hf_recipes.core.errors import UserError
 from hf_recipes.export.forms.names import parse_forms
-from hf_recipes.export.forms.space import check_room, count_parameters, needed_bytes
+from hf_recipes.export.forms.space import count_parameters, needed_bytes
 
 
 @pytest.mark.parametrize(
@@ -31,11 +28,3 @@ def test_parameters_are_counted_from_headers(base):
     from transformers import AutoModelForCausalLM
 
     assert count_parameters(base) == AutoModelForCausalLM.from_pretrained(base).num_parameters()
-
-
-def test_a_full_disk_is_wrong_use_before_anything_is_written(tmp_path):
-    free = shutil.disk_usage(tmp_path).free
-    check_room(tmp_path / "exports", 1)
-    with pytest.raises(UserError, match="The forms need about"):
-        check_room(tmp_path / "exports" / "deeper", free)
-    assert not (tmp_path / "exports").exists()
