@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.log import logger
+from hf_recipes.core.printable import printable
 from hf_recipes.core.run_directory import RunDirectory, find_run
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--num_processes", type=_positive, default=1, metavar="N", help="processes that share the rows (default: 1)"
+    )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="run the Python function that the run names, though no recipe trained on this machine named it",
     )
     parser.add_argument("--fresh", action="store_true", help="answer everything anew")
     parser.add_argument("--rating-sheet", type=Path, metavar="FILE", help="write a page on which people judge answers")
@@ -95,15 +101,16 @@ def _evaluate(directory: RunDirectory, args: argparse.Namespace, gate: tuple[Con
         gate=gate,
         num_processes=args.num_processes,
         fresh=args.fresh,
+        allow_code=args.allow_code,
     )
 
 
 def _print(directory: RunDirectory, evaluation: dict[str, Any]) -> None:
     from hf_recipes.evaluation.table import render_document
 
-    print(render_document(evaluation))
+    print(printable(render_document(evaluation)))
     for each in evaluation.get("gate", ()):
-        print(f"gate: {each['sentence']}")
+        print(printable(f"gate: {each['sentence']}"))
     print(f"\nAnswers, row by row: {directory.path / 'evaluation'}/")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.log import logger
+from hf_recipes.core.printable import printable
 from hf_recipes.core.run_directory import find_run
 from hf_recipes.export.forms.names import known_forms, parse_forms
 
@@ -83,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(json_safe(document), ensure_ascii=False, indent=2))
     else:
-        print("\n".join([render_forms([row for row in rows if not _was_not_written(row)]), "", *lines]), flush=True)
+        table = render_forms([row for row in rows if not _was_not_written(row)])
+        print(printable("\n".join([table, "", *lines])), flush=True)
     if args.push:  # the table is told, whatever the Hub says
         for line in push_forms(directory.path, rows, args.push, private=not args.public):
             logger.info(line)

@@ -14,6 +14,7 @@ from typing import Any
 from hf_recipes.core.dtypes import SHORT_NAMES, canonical_dtype_name
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
+from hf_recipes.core.printable import printable
 from hf_recipes.core.run_directory import RunDirectory, find_run, is_run
 
 HELP = "merge an adapter, or several, into the 16-bit base, tensor by tensor, and prove the result"
@@ -147,7 +148,7 @@ def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, d
         from hf_recipes.export.card import write_model_card
 
         write_model_card(directory, report.output, merge=report.to_dict())
-    print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else "\n".join(report.lines()))
+    print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else printable("\n".join(report.lines())))
     return 0
 
 
@@ -168,7 +169,7 @@ def _print_parity(args: argparse.Namespace, adapters: list[Path | str], output: 
         **_samples(adapters),
     )
     headers, *rows = parity_table(result)
-    print(json.dumps(result, ensure_ascii=False) if args.json else render_table(headers, rows))
+    print(json.dumps(result, ensure_ascii=False) if args.json else printable(render_table(headers, rows)))
     return 0
 
 

@@ -7,6 +7,7 @@ import json
 import re
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.printable import printable
 
 HELP = """Read, clean, tokenise, split and mix a recipe's data ahead of the run, which then finds it on disk.
 Interrupted, it goes on where it was. Any recipe key can be given as --key value.
@@ -48,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"Shard {options.shard} is prepared; run prepare without --shard once all are.")
         return 0
     data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))
-    print(json.dumps(data.report, ensure_ascii=False, indent=2) if options.json else report_table(data.report))
+    print(
+        json.dumps(data.report, ensure_ascii=False, indent=2) if options.json else printable(report_table(data.report))
+    )
     return 0
 
 

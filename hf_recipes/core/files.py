@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.links import refuse_to_write
+
 _READ_BYTES = 2 * 1024 * 1024
 
 
@@ -28,11 +30,14 @@ def fsync_directory(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write `text` so that a reader, or a machine that loses power, sees the old file or the new one, never half.
 
-    A link stays a link, and its target is written; a device or pipe, which cannot be replaced, is written to.
+    A link stays a link, and its target is written, unless it leads out of its directory; a device or pipe, which cannot
+    be replaced, is written to.
 
     Raises:
-        OSError: it names `path`; nothing half-written is left, which on a full disk would take the room of others.
+        OSError: it names `path`, which also may be a link out of its directory; nothing half-written is left, which on
+            a full disk would take the room of others.
     """
+    refuse_to_write(path)
     path = path.resolve() if path.is_symlink() else path
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -60,9 +65,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a UTF-8 JSON file; raises `FileNotFoundError`, `OSError` for what is no file, or `json.JSONDecodeError`."""
+    """Read a UTF-8 JSON file; raises `FileNotFoundError`, `OSError` for what is no file, or `ValueError` for what is no
+    JSON, too deeply nested included."""
     refuse_special(path)
-    return json.loads(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
 
 
 def refuse_special(path: Path) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_recipes.core.errors import UserError
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -138,8 +140,16 @@ def _answer(tokenizer: Any, row: list[int], ends: Sequence[int], stop: Sequence[
 
 
 def render_prompt(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """Token ids of `messages` by the chat template, up to where the assistant begins to write."""
-    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+    """Token ids of `messages` by the chat template, up to where the assistant begins to write.
+
+    Raises:
+        UserError: the template refuses them, or reaches for what its sandbox does not give.
+    """
+    try:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+    except Exception as error:  # templates are programs of their own: any kind of error may come out
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(f"The chat template refuses a conversation ({reason}): correct it, or the row.") from error
 
 
 def end_token_ids(model: Any, tokenizer: Any) -> list[int]:

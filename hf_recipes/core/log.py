@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hf_recipes.core.printable import printable
+
 logger = logging.getLogger("hf_recipes")
 
 
@@ -26,7 +28,7 @@ def recorded() -> Iterator[list[tuple[int, str]]]:
 
 class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = record.getMessage()
+        message = printable(record.getMessage())  # it may repeat what a stranger's file says
         return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
 
 

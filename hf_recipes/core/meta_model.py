@@ -21,6 +21,16 @@ def model_on_meta(config: Any, class_name: str | None = None) -> Any:
 
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    model_class = getattr(transformers, class_name or "", None)
+    model_class = named_class(class_name)
     with torch.device("meta"):
-        return model_class(config) if model_class else transformers.AutoModelForCausalLM.from_config(config)
+        if model_class is not None:
+            return model_class(config)
+        return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def named_class(name: object) -> Any:
+    """The model class of transformers that a config.json names; None where there is no model class of that name."""
+    import transformers
+
+    found = getattr(transformers, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None

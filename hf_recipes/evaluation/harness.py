@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.evaluation.harness_files import refuse_code
+from hf_recipes.evaluation.harness_files import refuse_code, refuse_foreign_metrics
 
 _FEWSHOT_SEED = 1234  # the package's own default, without which examples would differ from what it publishes
 
@@ -64,10 +64,11 @@ def evaluate_tasks(
             ``dataset_kwargs: {data_files: …}`` needs no network), or names of the tasks that the package brings along.
         limit: documents of each task, from its start; all where None.
         batch_size: sequences in one forward pass.
-        allow_code: let ``!function`` in a file import the Python beside it.
+        allow_code: let ``!function`` in a file import the Python beside it, and metrics that are not the package's run.
 
     Raises:
-        UserError: `lm_eval` is not installed, or a task is not there, holds code, or cannot be read.
+        UserError: `lm_eval` is not installed, or a task is not there, holds code, names a metric that is code, or
+            cannot be read.
     """
     harness = _harness()
     from jinja2 import TemplateError
@@ -99,6 +100,8 @@ def evaluate_tasks(
 
 def _harness() -> Any:
     try:
+        import lm_eval.api.metrics
+        import lm_eval.api.registry
         import lm_eval.evaluator
         import lm_eval.models.huggingface
         import lm_eval.tasks
@@ -114,6 +117,7 @@ def _load(harness: Any, task: str | Path, allow_code: bool) -> dict[str, Any]:
         raise UserError(f"The task file '{path}' does not exist: correct evaluation.tasks in the recipe.")
     if is_file and not allow_code:
         refuse_code(path)
+        refuse_foreign_metrics(path, harness.api.registry.METRIC_REGISTRY)
     if is_file and allow_code:
         logger.warning(f"{path}: Python that it names is run.")
     try:

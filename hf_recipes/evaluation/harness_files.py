@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import yaml
@@ -18,17 +19,65 @@ def refuse_code(path: Path) -> None:
         UserError: one has ``!function`` or another tag of its own, is no YAML, or cannot be read; file and line are
             named.
     """
+    for _ in _roots(path):
+        pass
+
+
+def refuse_foreign_metrics(path: Path, known: Container[str]) -> None:
+    """Make sure that a task file, and the files that it includes, name metrics of the harness alone: any other is taken
+    for a Python file here, or one on the Hub, and run (`evaluate.load`).
+
+    Args:
+        path: of the task.
+        known: names of the harness's own metrics.
+
+    Raises:
+        UserError: one names another metric, with file and line; or see `refuse_code`.
+    """
+    for file, root in _roots(path):
+        for node in _mappings(root):
+            pairs = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
+            metric = pairs.get("metric")
+            if metric is None:
+                continue
+            foreign = "hf_evaluate" in pairs and pairs["hf_evaluate"].value not in ("false", "False")
+            if foreign or not isinstance(metric, yaml.ScalarNode) or metric.value not in known:
+                raise UserError(
+                    f"{file}, line {metric.start_mark.line + 1} names a metric that lm_eval has not, for which it would"
+                    " run Python from here or the Hub: take one of its own, or allow the code of tasks by"
+                    " run_tasks(…, allow_code=True)."
+                )
+
+
+def _roots(path: Path) -> Iterator[tuple[Path, yaml.MappingNode]]:
+    """A task file and all that it includes, each once, free of tags that run code."""
     seen: set[Path] = set()
     waiting = [path]
     while waiting:
         file = waiting.pop()
         if file.resolve() not in seen:
             seen.add(file.resolve())
-            waiting += _checked(file)
+            root = _checked(file)
+            yield file, root
+            waiting += [each for key, value in root.value if key.value == "include" for each in _included(file, value)]
 
 
-def _checked(path: Path) -> list[Path]:
-    """Refuse code in one file; returns the files that it includes."""
+def _mappings(root: yaml.Node) -> Iterator[yaml.MappingNode]:
+    """Every mapping of a file, each once however often aliases name it."""
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or isinstance(node, yaml.ScalarNode):
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            yield node
+        waiting += [part for each in node.value for part in (each if isinstance(each, tuple) else (each,))]
+
+
+def _checked(path: Path) -> yaml.MappingNode:
+    """Refuse code in one file; returns what it holds."""
     try:
         text = path.read_text(encoding="utf-8")
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -48,7 +97,7 @@ def _checked(path: Path) -> list[Path]:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path} is no task: it must be a mapping with 'task', 'dataset_path' and the like.")
-    return [file for key, value in root.value if key.value == "include" for file in _included(path, value)]
+    return root
 
 
 def _included(path: Path, value: yaml.Node) -> list[Path]:

@@ -132,7 +132,9 @@ def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(name_or_path, revision=revision, dtype=dtype)
+        return AutoModelForCausalLM.from_pretrained(
+            name_or_path, revision=revision, dtype=dtype, trust_remote_code=False
+        )
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"Model '{name_or_path}' cannot be loaded ({reason}): put it back or restore access.") from None
@@ -173,7 +175,7 @@ def _load_tokenizer(place: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if not Path(place).exists():

@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json, write_json
+from hf_recipes.core.links import why_leads_out
 from hf_recipes.core.log import logger
 from hf_recipes.export.bases.read import BaseModel, config_parts
 from hf_recipes.export.config_types import check_generation_config
@@ -95,8 +96,12 @@ def check_tokenizer(adapter: Path, base: Path) -> None:
 
 
 def copy_files(source: Path, output: Path, names: Sequence[str]) -> None:
-    """Copy those of `names`, files or folders, that `source` has."""
+    """Copy those of `names`, files or folders, that `source` has; what is a link out of it is told."""
+    root = source.resolve()
     for name in names:
+        for path in (source / name, *(source / name).rglob("*")):
+            if reason := why_leads_out(root, path):
+                logger.warning("%s %s: what is there is copied.", path, reason)
         if (source / name).is_file():
             shutil.copyfile(source / name, output / name)
         elif (source / name).is_dir():

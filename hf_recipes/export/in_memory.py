@@ -162,7 +162,9 @@ def _load_base(base: BaseModel) -> tuple[Any, list[str]]:
 
     names = base.config.get("architectures") or [""]
     model_class = getattr(transformers, names[0], transformers.AutoModelForCausalLM)
-    model, info = model_class.from_pretrained(base.directory, dtype=torch.float32, output_loading_info=True)
+    model, info = model_class.from_pretrained(
+        base.directory, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+    )
     lacking = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     if lacking:
         raise UserError(

@@ -31,5 +31,5 @@ def build_on_meta(directory: Path, config: Mapping[str, Any]) -> Any:
     transformers raises where it has no such class is left to the caller to put into words."""
     import transformers
 
-    loaded = transformers.AutoConfig.from_pretrained(directory)
+    loaded = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
     return model_on_meta(loaded, (config.get("architectures") or [None])[0])

@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json
+from hf_recipes.core.links import why_leads_out
 from hf_recipes.export.card.facts import is_hub_name
 from hf_recipes.export.card.private import has_secret, last_part, scrubbed
 
@@ -49,7 +50,7 @@ def files_to_push(directory: Path, base: str | None = None) -> PushFiles:
 
     Raises:
         UserError: there are no weights, a file holds a token, an adapter's base is a local directory and `base` is not
-            given, or something is half-written.
+            given, something is half-written, or links out of the directory.
     """
     if not directory.is_dir():
         raise UserError(f"'{directory}' is not a directory: give that of an exported form.")
@@ -77,6 +78,7 @@ def base_named_in_run(directory: Path) -> str | None:
 
 
 def _choose(directory: Path) -> tuple[list[str], list[str]]:
+    root = directory.resolve()
     chosen: list[str] = []
     left_out: list[str] = []
     for file in sorted(directory.rglob("*")):
@@ -87,10 +89,14 @@ def _choose(directory: Path) -> tuple[list[str], list[str]]:
             raise UserError(
                 f"'{directory}' holds '{half}', which is still being written: wait, or delete it if it is old."
             )
-        if not file.is_file():
-            continue
         hidden = any(part.startswith(".") for part in parts)
-        (left_out if hidden or any(_OF_THE_RUN.search(part) for part in parts) else chosen).append(name)
+        stays = hidden or any(_OF_THE_RUN.search(part) for part in parts)
+        if not stays and (reason := why_leads_out(root, file)):
+            raise UserError(
+                f"'{file}' {reason}: put the file itself there if it is to be uploaded, else delete the link."
+            )
+        if file.is_file():
+            (left_out if stays else chosen).append(name)
     return chosen, left_out
 
 

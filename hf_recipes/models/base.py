@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hf_recipes.core.dtypes import canonical_dtype_name
 from hf_recipes.models.placement import device_map_for
 from hf_recipes.models.soundness import check_vocabulary as check_vocabulary
-from hf_recipes.models.source import ModelSource, one_sentence
+from hf_recipes.models.source import ModelSource, one_sentence, tell_trusted_code
 from hf_recipes.models.stored import cast_unquantized, stored_quantization
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def load_base(
         distributed_config: Of transformers: each rank loads its parts of the tensors, onto its device; the process
             group must be up.
         arguments: Passed on to ``from_pretrained`` (``attn_implementation``, ``trust_remote_code``, ``num_labels`` …).
-            A ``device_map`` that would spread the model under a launcher is left out, and this is told.
+            Code of the model's own runs with ``trust_remote_code`` only. That, and a ``device_map`` left out because it
+            would spread the model under a launcher, is told.
 
     Raises:
         UserError: it cannot be found, reached or loaded.
@@ -57,6 +58,8 @@ def load_base(
     if quantization is not None:
         given["quantization_config"] = quantization
     torch_dtype = getattr(torch, canonical_dtype_name(dtype))
+    if given.setdefault("trust_remote_code", False):  # left out, transformers would ask on standard input
+        tell_trusted_code(source)
     with one_sentence(source):
         model = getattr(transformers, AUTO_CLASSES[task]).from_pretrained(
             source.name_or_path,

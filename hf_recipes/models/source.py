@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import sha256_of_file
+from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import tensor_files
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -87,6 +89,16 @@ def find_model(name_or_path: str | Path, revision: str | None = None) -> ModelSo
     return ModelSource(name_or_path, revision, "Hugging Face Hub")
 
 
+@functools.cache
+def tell_trusted_code(source: ModelSource) -> None:
+    """Say, once a process, that ``trust_remote_code`` lets the Python files of a model run."""
+    pinned = source.label != "Hugging Face Hub" or source.revision
+    advice = "" if pinned else "; without a model_revision it may be other code tomorrow"
+    logger.warning(
+        "trust_remote_code: Python that comes with '%s' runs here, with all your rights%s.", source.name_or_path, advice
+    )
+
+
 @contextmanager
 def one_sentence(source: ModelSource) -> Iterator[None]:
     """Turn what the Hub client and transformers raise for an absent, gated or unreachable model into one sentence."""
@@ -96,6 +108,11 @@ def one_sentence(source: ModelSource) -> Iterator[None]:
         raise
     except Exception as error:  # damaged files raise whatever their parser raises: KeyError, SafetensorError …
         name, text = source.name_or_path, " ".join(f"{type(error).__name__}: {error}".split())
+        if "custom code" in text:
+            raise UserError(
+                f"Model '{name}' comes with Python of its own, which is not run here: use a model that transformers "
+                "knows, or, to train it, read that code and write trust_remote_code: true with a fixed model_revision."
+            ) from None
         if "gated" in text.lower() or "401" in text or "403" in text:
             raise UserError(
                 f"Model '{name}' is gated or private: accept its terms on its page, then log in with `hf auth login`."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.models.source import find_model, one_sentence
+from hf_recipes.models.source import find_model, one_sentence, tell_trusted_code
 
 # Not <|image_pad|> and its like, which stand for something.
 _PAD_NAME = re.compile(r"\W*(finetune_)?(right_|left_)?pad(ding)?(_id|_token)?\W*", re.IGNORECASE)
@@ -42,6 +42,8 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     source = find_model(name_or_path, revision)
+    if trust_remote_code:
+        tell_trusted_code(source)
     with one_sentence(source):
         tokenizer = AutoTokenizer.from_pretrained(
             source.name_or_path, trust_remote_code=trust_remote_code, **source.load_arguments()

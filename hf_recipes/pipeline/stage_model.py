@@ -35,7 +35,7 @@ def skeleton(config: Any, dtype: torch.dtype, attn_implementation: str | None = 
 
     more = {} if attn_implementation is None else {"attn_implementation": attn_implementation}
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, **more)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False, **more)
     model.config.use_cache = False
     return model
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe
+from hf_recipes.core.secrets import secret_places
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.key_table import load_key_table
 from hf_recipes.recipe.keys import KEYS_OF_METHODS
@@ -93,6 +94,7 @@ def recipe_of_keys(arguments: Sequence[str], name: str) -> Recipe:
 
 
 def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *, needs_data: bool = True) -> Recipe:
+    _refuse_secrets(values, where)
     checked = check_keys(values, load_key_table(), where)
     for old, new in _RENAMED_KEYS.items():
         if old in checked and checked.setdefault(new, checked[old]) != checked.pop(old):
@@ -111,6 +113,15 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *,
     if evaluation := merged.get("evaluation"):
         merged["evaluation"] = _located_evaluation(evaluation, path, where)
     return Recipe(path.stem, merged, frozenset(checked))
+
+
+def _refuse_secrets(values: dict[str, Any], where: Callable[[str], str]) -> None:
+    """A recipe is copied into run.json, sweeps, job files and cards; the sentence does not repeat the secret."""
+    for place in secret_places(values):
+        raise UserError(
+            f"{where(place.split('.')[0])}: '{place}' holds what looks like an access token or password, and every run "
+            "keeps its recipe: give it by the environment (HF_TOKEN, WANDB_API_KEY; in a command as $NAME)."
+        )
 
 
 def _located_evaluation(evaluation: dict[str, Any], recipe: Path, where: Callable[[str], str]) -> dict[str, Any]:

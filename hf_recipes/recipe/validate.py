@@ -27,6 +27,7 @@ REFUSED_KEYS: dict[str, str] = {
     "remove_unused_columns": "batches hold only what the model takes",
     "pad_token": "padding is masked by position, any pad token will do",
     "eos_token": "the token that ends a turn is found from the chat template",
+    "hub_token": "a run keeps its recipe: log in with `hf auth login`, or set HF_TOKEN",
 }
 # Keys that may be `auto`: decided at the start of the run, by measuring, as if the key were absent.
 AUTO_KEYS = ("activation_checkpointing", "gradient_checkpointing")

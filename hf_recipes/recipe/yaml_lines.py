@@ -3,7 +3,9 @@ and `1e-3` is a number."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import yaml
 
 from hf_recipes.core.errors import UserError
 
+# Aliases (*name) may stand for one part a thousand times, and parts of it again: a few lines could fill the memory.
+_MAX_VALUES = 100_000
 # Dates are left text: a recipe is JSON data, and `2026-13-45` is no error of YAML's.
 _REPLACED = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
 
@@ -38,7 +42,7 @@ def parse_scalar(text: str) -> Any:
     """Read one command-line value with the same rules as the recipe file (``8``, ``1e-3``, ``off``, ``[a, b]``)."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 
@@ -46,7 +50,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     """Read a YAML mapping and the line of each key (dotted paths such as ``datasets.0.path``; lines from 1).
 
     Raises:
-        UserError: the file is missing, unreadable, no mapping, or holds a key twice.
+        UserError: the file is missing, unreadable, no mapping, holds a key twice, or more values than a recipe has.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -59,12 +63,18 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())}): remove that character.") from None
     try:
         node = loader.get_single_node()
-        value = _construct(loader, node, "", lines, path) if node is not None else {}
+        value = _construct(loader, node, "", lines, path, itertools.count()) if node is not None else {}
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{path} line {line}: not valid YAML ({error.problem}): mend that line.") from None
+    except UserError:
+        raise
+    except ValueError as error:  # a number of thousands of digits, or what a tag (!!int x) does not fit
+        raise UserError(f"{path}: a value cannot be read ({error}): write it as plain text or number.") from None
     except RecursionError:
-        raise UserError(f"{path}: an alias (*name) refers to the part it stands in: write the values out.") from None
+        raise UserError(
+            f"{path}: an alias (*name) refers to the part it stands in, or values are nested too deep: write them out."
+        ) from None
     finally:
         loader.dispose()
     if not isinstance(value, dict):
@@ -72,7 +82,11 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return value, lines
 
 
-def _construct(loader: _Loader, node: yaml.Node, prefix: str, lines: dict[str, int], path: Path) -> Any:
+def _construct(
+    loader: _Loader, node: yaml.Node, prefix: str, lines: dict[str, int], path: Path, count: Iterator[int]
+) -> Any:
+    if next(count) > _MAX_VALUES:
+        raise UserError(f"{path}: holds more than {_MAX_VALUES:,} values, aliases counted as often as used: no recipe.")
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -82,8 +96,8 @@ def _construct(loader: _Loader, node: yaml.Node, prefix: str, lines: dict[str, i
             if key in result:
                 raise UserError(f"{path} line {line}: '{dotted}' is given twice (first in line {lines[dotted]}).")
             lines[dotted] = line
-            result[key] = _construct(loader, value_node, f"{dotted}.", lines, path)
+            result[key] = _construct(loader, value_node, f"{dotted}.", lines, path, count)
         return result
     if isinstance(node, yaml.SequenceNode):
-        return [_construct(loader, item, f"{prefix}{i}.", lines, path) for i, item in enumerate(node.value)]
+        return [_construct(loader, item, f"{prefix}{i}.", lines, path, count) for i, item in enumerate(node.value)]
     return loader.construct_object(node)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_recipes.core.escape import text
 from hf_recipes.core.html import facts, folded, note, section, table
+from hf_recipes.core.secrets import HIDDEN, names_secret, without_secrets
 from hf_recipes.report.headline import Figure, headline
 from hf_recipes.report.html import ABSENT, inline, records, value, words
 from hf_recipes.report.read_run import RunRecord
@@ -23,7 +24,6 @@ _COUNTS = ("global_batch_size", "trainable_parameters", "total_parameters", "see
 _ENVIRONMENT = ("world_size", "precision", "hardware", "versions")
 _SHORT = 5  # entries of a part that is shown unfolded
 _SHOWN_ALARMS = 30
-_SECRETS = ("token", "password", "secret", "api_key")
 
 
 def tiles(record: RunRecord) -> str:
@@ -138,9 +138,8 @@ def environment(record: RunRecord) -> str:
 
 
 def recipe_value(key: str, item: Any) -> str:
-    """A key's value as HTML, unless its name says that it is a secret."""
-    hidden = item and any(key == word or key.endswith("_" + word) for word in _SECRETS)
-    return "(not shown)" if hidden else value(item)
+    """A key's value as HTML, unless its name says that it is a secret, or it looks like one."""
+    return HIDDEN if item and names_secret(key) else value(without_secrets(item))
 
 
 def _model(record: RunRecord) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.links import why_leads_out
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.evaluation.gate import Condition, parse_gate
 from hf_recipes.evaluation.prepared import Choices
@@ -16,6 +17,7 @@ from hf_recipes.evaluation.run import evaluate_with
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
 from hf_recipes.report.page import write_report
 from hf_recipes.training.evaluation_loaders import load_adapter, load_model, tokenise_rows
+from hf_recipes.training.own_code import check_code
 
 
 def evaluate_run(
@@ -27,6 +29,7 @@ def evaluate_run(
     gate: str | Sequence[Condition] = (),
     num_processes: int = 1,
     fresh: bool = False,
+    allow_code: bool = False,
 ) -> dict[str, Any]:
     """Compare a run's models on the `evaluation` of its recipe; writes evaluation.json and the report anew.
 
@@ -42,16 +45,20 @@ def evaluate_run(
             ``["gate"]`` of what is returned.
         num_processes: How many processes share the rows, each with a model, and a GPU where there are any.
         fresh: Answer everything anew.
+        allow_code: Run the Python function that the run's recipe names (``evaluation.function``) although no recipe
+            trained on this machine named it: only where you have read it.
 
     Returns:
         The content of evaluation.json; ``["figures"]`` holds all figures (`evaluation.table.render_document` shows
         them), ``["table"]`` those of base and tuned.
 
     Raises:
-        UserError: no such run, no result in it, no ``evaluation`` in its recipe, or a file of it is wrong.
+        UserError: no such run, no result in it, no ``evaluation`` in its recipe, a file of it is wrong, or it names
+            Python that is not allowed.
         CheckFailed: a process failed.
     """
     directory = run if isinstance(run, RunDirectory) else find_run(run)
+    check_code(directory.path, directory.read(directory.run_json), allowed=allow_code)
     choices = Choices(
         samples=samples,
         max_new_tokens=max_new_tokens,
@@ -83,6 +90,10 @@ def evaluate_run(
 def _alone(run: RunDirectory) -> Iterator[None]:
     """Two evaluations of one run, each with settings of its own, would write into the same answer files."""
     answers = run.path / "evaluation"
+    root = run.path.resolve()
+    for place in (answers, *answers.glob("*")):
+        if reason := why_leads_out(root, place):
+            raise UserError(f"{place} {reason}, and answers are written there: delete the link.")
     try:
         take_lock(answers)
     except TakenDirectory:

@@ -38,7 +38,7 @@ def measure_form(order: dict[str, Any]) -> dict[str, Any]:
 
     from hf_recipes.export.forms.closeness import compare_with, write_reference
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(order["tokenizer"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(order["tokenizer"], trust_remote_code=False)
     runtime = _runtime(order["kind"])
     _import_what_loads(order["kind"], runtime)
     before, started = resident_bytes(), time.perf_counter()

@@ -16,10 +16,12 @@ from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
 from hf_recipes.core.run_directory import RunDirectory, is_run, list_checkpoints
+from hf_recipes.core.secrets import without_secrets
 from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.environment import usable_cores
+from hf_recipes.training.own_code import remember_code
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED, record_of_run
 
@@ -90,20 +92,21 @@ def record_run(
     world_size: int,
     **facts: Any,
 ) -> None:
-    """Write run.json. On resume, tell which recipe keys differ from the run's first start; in a directory whose run
-    never began, tell that it is taken again."""
+    """Write run.json, without secrets, and keep which Python the recipe names. On resume, tell which recipe keys differ
+    from the run's first start; in a directory whose run never began, tell that it is taken again."""
     if is_run(run.path) and not resume_request(recipe):
         logger.info(
             "output_dir: the run that '%s' held had ended before its first step, this one takes its place.", run.path
         )
     elif is_run(run.path):
-        _tell_changes(record_of_run(run.path).get("recipe") or recipe.values, recipe.values)
+        _tell_changes(record_of_run(run.path).get("recipe") or recipe.values, without_secrets(recipe.values))
+    remember_code(recipe.get("evaluation"))
     run.write(
         run.run_json,
         {
             "schema": 1,
             "name": recipe.name,
-            "recipe": {**recipe.values, "output_dir": str(run.path)},
+            "recipe": {**without_secrets(recipe.values), "output_dir": str(run.path)},
             "given": sorted(recipe.given),
             "recipe_fingerprint": recipe.fingerprint(),
             "base_model": base_model,
@@ -162,7 +165,7 @@ def write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) ->
     """Write status.json (rank 0): exit code, one sentence, and what else is known."""
     if not is_main():
         return
-    status = {"code": code, "sentence": sentence, "time": time.time(), "pid": os.getpid(), **facts}
+    status = {"code": code, "sentence": without_secrets(sentence), "time": time.time(), "pid": os.getpid(), **facts}
     try:
         write_json(path / "status.json", status)
     except OSError as error:  # a full disk must not hide why the run ended

@@ -143,7 +143,7 @@ def _read_config(source: ModelSource, directory: Path) -> Any:
     from transformers import AutoConfig
 
     with one_sentence(source):
-        config = AutoConfig.from_pretrained(directory)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
     config._name_or_path = source.name_or_path  # what an adapter names as its base
     return config
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.models.precision import Hardware, Precision, detect_hardware
-from hf_recipes.models.source import ModelSource, find_model, one_sentence
+from hf_recipes.models.source import ModelSource, find_model, one_sentence, tell_trusted_code
 from hf_recipes.models.stored import WHOLE_METHODS, check_stored, stored_quantization
 from hf_recipes.plan.geometry import Geometry
 from hf_recipes.plan.memory.estimate import MemoryEstimate
@@ -74,12 +74,11 @@ def load_config(recipe: Recipe) -> tuple[ModelSource, PreTrainedConfig]:
     from transformers import AutoConfig
 
     source = find_model(recipe.get("model_name_or_path"), recipe.get("model_revision"))
+    trusted = bool(recipe.get("trust_remote_code"))
+    if trusted:
+        tell_trusted_code(source)
     with one_sentence(source):
-        config = AutoConfig.from_pretrained(
-            source.name_or_path,
-            trust_remote_code=bool(recipe.get("trust_remote_code", False)),
-            **source.load_arguments(),
-        )
+        config = AutoConfig.from_pretrained(source.name_or_path, trust_remote_code=trusted, **source.load_arguments())
     _check_task(recipe, config)
     if (stored := stored_quantization(source)) is not None:
         check_stored(stored, recipe.get("method", "lora"))

@@ -95,6 +95,7 @@ def _build(plan: Plan, dtype: str, layers: int | None) -> Any:
         config,
         dtype=getattr(torch, dtype),
         attn_implementation=attention if attention != "flash_attention_2" else "sdpa",
+        trust_remote_code=bool(plan.recipe.get("trust_remote_code")),
     )
 
 

@@ -62,7 +62,7 @@ def _read(directory: RunDirectory, recipe: Mapping[str, Any], samples: int) -> P
 
     # The one the result was saved with: it has the template of the training. A run may be a stranger's, so what its
     # record says of trusting code counts for nothing.
-    tokenizer = AutoTokenizer.from_pretrained(directory.result)
+    tokenizer = AutoTokenizer.from_pretrained(directory.result, trust_remote_code=False)
     files = [find_files(spec) for spec in as_specs(recipe["datasets"])]
     if None in files:
         return ProofRows(notices=[f"A dataset of the run is on the Hub and is not fetched again: {_FIXED_ONLY}."])

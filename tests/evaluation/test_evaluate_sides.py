@@ -17,6 +17,7 @@ from hf_recipes.evaluation.kept import read_lines
 from hf_recipes.evaluation.prepared import Choices, Loaders, load_causal_lm, load_peft_adapter
 from hf_recipes.evaluation.run import ask_share, evaluate_with
 from hf_recipes.evaluation.table import render_document
+from hf_recipes.training.own_code import remember_code
 
 INSTRUCTIONS = {
     "key": 1,
@@ -32,11 +33,13 @@ LOADERS = Loaders(tokenise_rows, load_causal_lm, load_peft_adapter)
 
 
 @pytest.fixture
-def settings(tmp_path) -> dict:
+def settings(tmp_path, monkeypatch) -> dict:
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps(SCHEMA))
     own = tmp_path / "own.py"
     own.write_text("def score(answer, reference, row):\n    return {'length': len(answer)}\n")
+    monkeypatch.setenv("HF_RECIPES_CACHE", str(tmp_path / "cache"))
+    remember_code({"function": f"{own}:score"})  # as training by a recipe that names it does
     return {
         "domain": write_jsonl(tmp_path / "d.jsonl", [turns(*order) for order in ORDERS * 2]),
         "scores": ["exact_match", "f1"],

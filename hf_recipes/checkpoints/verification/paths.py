@@ -7,6 +7,8 @@ import re
 import stat
 from pathlib import Path
 
+from hf_recipes.core.links import why_leads_out
+
 _STAGED = re.compile(r"^\..*\.tmp$")
 _CHECKPOINT = re.compile(r"^checkpoint-\d+$")
 
@@ -40,8 +42,8 @@ def walk_files(directory: Path) -> tuple[list[str], dict[str, str]]:
 
 def why_not_opened(root: Path, path: Path) -> str | None:
     """Why `path`, in a checkpoint whose resolved directory is `root`, is not opened; None where it may be."""
-    if path.is_symlink() and (reason := _why_not_linked(root, path)):
-        return reason
+    if reason := why_leads_out(root, path):
+        return f"{reason}: not opened" if "out of" in reason else reason
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -49,20 +51,3 @@ def why_not_opened(root: Path, path: Path) -> str | None:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         return "is no file but a device, pipe or socket: not opened"
     return None
-
-
-def _why_not_linked(root: Path, path: Path) -> str | None:
-    try:
-        target = path.resolve(strict=True)
-    except FileNotFoundError:
-        return f"links to {path.readlink()}, which is not there"
-    except (OSError, RuntimeError) as error:
-        return f"is a link that leads nowhere ({getattr(error, 'strerror', None) or error})"
-    if not any(target.is_relative_to(allowed) for allowed in (root, *_blobs(root))):
-        return f"links out of the directory, to {target}: not opened"
-    return None
-
-
-def _blobs(root: Path) -> list[Path]:
-    """Where the links of a snapshot in the Hub's cache lead: ``models--X/snapshots/REV`` to ``models--X/blobs``."""
-    return [parent.parent / "blobs" for parent in root.parents if parent.name == "snapshots"]

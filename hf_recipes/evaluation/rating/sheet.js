@@ -139,7 +139,7 @@ function draw() {
 }
 
 // A leading quote keeps a spreadsheet from taking a note for a formula.
-const cell = value => `"${String(value ?? "").replace(/^[=+@-]/, "'$&").replaceAll('"', '""')}"`;
+const cell = value => `"${String(value ?? "").replace(/^[=+@\t\r-]/, "'$&").replaceAll('"', '""')}"`;
 
 function csv() {
   const columns = ["sheet", "rater", "item", ...fields, "note"];

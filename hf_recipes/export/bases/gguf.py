@@ -91,12 +91,15 @@ def _dequantise(file: Path, directory: Path, dtype: str, tokenizer: bool) -> Non
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            **source, dtype=getattr(torch, dtype), quantization_config=transformers.GgufConfig(dequantize=True)
+            **source,
+            dtype=getattr(torch, dtype),
+            quantization_config=transformers.GgufConfig(dequantize=True),
+            trust_remote_code=False,
         )
         model.save_pretrained(directory)
         del model
         if tokenizer:
-            transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(directory)
+            transformers.AutoTokenizer.from_pretrained(**source, trust_remote_code=False).save_pretrained(directory)
     except ImportError as error:
         raise UserError(f"The base '{file}' cannot be dequantised: {_brief(error)}") from error
     except OSError as error:

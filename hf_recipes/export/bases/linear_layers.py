@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.meta_model import named_class
 
 _AUTO_CLASSES = {
     "SEQ_CLS": "AutoModelForSequenceClassification",
@@ -34,16 +35,16 @@ def meta_model(directory: Path, task_type: str | None) -> Any:
     import transformers
 
     try:
-        config = transformers.AutoConfig.from_pretrained(directory)
+        config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
         if hasattr(config, "quantization_config"):
             del config.quantization_config
-        own = getattr(transformers, (config.architectures or [""])[0], None)
+        own = named_class((config.architectures or [None])[0])
         auto = getattr(transformers, _AUTO_CLASSES.get(task_type or "", "AutoModelForCausalLM"))
         with torch.device("meta"):
             # A language model's own class may be one that also sees; the task of a classifier decides over it.
             if own is not None and task_type in (None, "CAUSAL_LM", "SEQ_2_SEQ_LM", "FEATURE_EXTRACTION"):
                 return own(config)
-            return auto.from_config(config)
+            return auto.from_config(config, trust_remote_code=False)
     except (ValueError, KeyError, OSError, ImportError) as error:
         raise UserError(
             f"Which layers of '{directory}' are quantised cannot be told ({str(error).splitlines()[0]}): this needs a "

@@ -91,7 +91,7 @@ def read_card_facts(
         merge=scrubbed(report),
         forms=scrubbed(list(forms)),
         licence=_base_licence(record),
-        has_curves=(run_path / "curves.png").is_file(),
+        has_curves=(run_path / "curves.png").is_file() and not (run_path / "curves.png").is_symlink(),
     )
 
 

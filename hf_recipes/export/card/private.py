@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-HIDDEN = "(not shown)"
+from hf_recipes.core.secrets import HIDDEN, names_secret
+
 # Tokens of services that people train with, by the form their makers gave them so that they can be found.
 SECRET = re.compile(
     r"\bhf_[A-Za-z0-9]{16,}"  # Hugging Face
@@ -15,10 +16,6 @@ SECRET = re.compile(
     r"|\bAIza[A-Za-z0-9_-]{35}"  # Google
     r"|\bxox[abprs]-[A-Za-z0-9-]{10,}"  # Slack
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-_SECRET_NAMES = re.compile(
-    r"(^|_)(?<!eos_)(?<!bos_)(?<!pad_)(?<!unk_)(?<!per_)(token|password|passwd|secret|api_key|access_key|credentials?)$",
-    re.IGNORECASE,
 )
 # Two parts or more after a slash that no word, address or tag runs into: "/home/ann/x", not "tokens/s", "https://a/b",
 # "</b>". The last part is what people know the thing by.
@@ -45,7 +42,7 @@ def scrubbed(value: Any) -> Any:
     """
     if isinstance(value, dict):
         return {
-            scrub(str(key)): HIDDEN if item and _SECRET_NAMES.search(str(key)) else scrubbed(item)
+            scrub(str(key)): HIDDEN if item and names_secret(str(key)) else scrubbed(item)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):

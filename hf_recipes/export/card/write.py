@@ -69,6 +69,7 @@ def write_model_card(
         logger.warning("%s was written by hand and is kept: the new card is %s.", form_directory / CARD_NAME, path.name)
     write_text(path, render_card(facts))
     if facts.has_curves and form_directory.resolve() != run_path.resolve():
+        (form_directory / "curves.png").unlink(missing_ok=True)  # a link there would be written through
         shutil.copyfile(run_path / "curves.png", form_directory / "curves.png")
     return path
 

@@ -36,7 +36,7 @@ def _load_quantized(merged: Path, bits: int) -> tuple[Any, str]:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    dtype = str(transformers.AutoConfig.from_pretrained(merged).dtype).removeprefix("torch.")
+    dtype = str(transformers.AutoConfig.from_pretrained(merged, trust_remote_code=False).dtype).removeprefix("torch.")
     config = transformers.BitsAndBytesConfig(
         load_in_4bit=bits == 4,
         load_in_8bit=bits == 8,
@@ -45,7 +45,9 @@ def _load_quantized(merged: Path, bits: int) -> tuple[Any, str]:
         bnb_4bit_compute_dtype=getattr(torch, dtype),
     )
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=dtype, quantization_config=config)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            merged, dtype=dtype, quantization_config=config, trust_remote_code=False
+        )
     except (ImportError, RuntimeError, NotImplementedError) as error:
         raise UserError(f"bitsandbytes cannot quantise here: {' '.join(str(error).split())[:200]}") from error
     return model, dtype

@@ -54,7 +54,7 @@ def _facts(file: Path) -> GgufFacts:
 def _write_modelfile(staging: Path, file: Path, facts: GgufFacts) -> list[str]:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(staging)
+    tokenizer = AutoTokenizer.from_pretrained(staging, trust_remote_code=False)
     return write_modelfile(
         staging,
         f"./{file.name}",

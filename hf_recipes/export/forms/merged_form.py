@@ -39,7 +39,7 @@ def write_ollama_file(directory: Path) -> list[str]:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory)
+        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     except (OSError, ValueError):
         return [f"{directory} holds no tokenizer: no Modelfile was written."]
     config = read_json(directory / "config.json")
@@ -64,7 +64,7 @@ def generation_config(directory: Path) -> dict[str, Any]:
 def _cast(model_directory: Path, output: Path, dtype: str) -> None:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=dtype, trust_remote_code=False)
     with staged(output) as staging:
         model.save_pretrained(staging)
         copy_files(model_directory, staging, COMPANIONS)

@@ -56,7 +56,7 @@ def compare(order: Mapping[str, Any]) -> dict[str, Any]:
     """Live adapter against merged model; see `proofs.logits.compare_logits` for what is returned."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(order["merged"])
+    tokenizer = AutoTokenizer.from_pretrained(order["merged"], trust_remote_code=False)
     facts = _facts(order["merged"])
     prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
     texts = Texts(prompts, order["rows"], order.get("labels", []))
@@ -88,7 +88,7 @@ def compare_merged(order: Mapping[str, Any]) -> dict[str, Any]:
 
     directories = order["directories"]
     first = next(iter(directories.values()))
-    tokenizer, facts = AutoTokenizer.from_pretrained(first), _facts(first)
+    tokenizer, facts = AutoTokenizer.from_pretrained(first, trust_remote_code=False), _facts(first)
     prompts = [render(tokenizer, each) for each in [*fixed_prompts(), *order["prompts"]]]
     texts = Texts(prompts, order["rows"], order.get("labels", []))
     trained, base = _run_live(order, order["live"], facts, texts)

@@ -39,7 +39,7 @@ def load_plain(
     import torch
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(directory)
+    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
     for key in _OF_TRAINING:
         if key in facts:
             setattr(config, key, facts[key])
@@ -50,7 +50,9 @@ def load_plain(
     if (stored or quantization) and device_name() == "cuda":
         given["device_map"] = {"": 0}
     model_class = getattr(transformers, facts["architectures"][0])
-    model, keys = model_class.from_pretrained(directory, config=config, output_loading_info=True, **given)
+    model, keys = model_class.from_pretrained(
+        directory, config=config, output_loading_info=True, trust_remote_code=False, **given
+    )
     if stored or quantization:
         _compute_in_fp32(model)
     else:

@@ -28,7 +28,7 @@ def tokenizer_differences(one: str, other: str) -> list[str]:
     token, special tokens, and rendering of `CONVERSATIONS`."""
     from transformers import AutoTokenizer
 
-    x, y = AutoTokenizer.from_pretrained(one), AutoTokenizer.from_pretrained(other)
+    x, y = (AutoTokenizer.from_pretrained(place, trust_remote_code=False) for place in (one, other))
     return [*_specials(x, y), *_encodings(x, y), *_renderings(x, y)]
 
 
