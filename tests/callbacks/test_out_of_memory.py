@@ -120,6 +120,7 @@ with explained_out_of_memory():
 """
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="address space limits as Linux has them")
 def test_a_process_that_reaches_its_limit():

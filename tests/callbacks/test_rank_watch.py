@@ -39,6 +39,7 @@ def told(directory):
 # --- one process
 
 
+@pytest.mark.trials
 def test_one_process_does_nothing_and_costs_nothing(tmp_path):
     runs = []
     for callbacks in ([], [RankWatch()]):

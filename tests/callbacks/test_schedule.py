@@ -123,6 +123,7 @@ def test_a_resume_that_lost_the_scheduler_is_told_before_its_first_step(lost, tm
     assert "scheduler.pt" in alarm["message"]
 
 
+@pytest.mark.trials
 def test_a_whole_resume_and_a_constant_rate_without_its_scheduler_are_silent(tmp_path):
     for name, arguments, lost in (
         ("whole", GUIDES, ()),

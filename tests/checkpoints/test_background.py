@@ -148,6 +148,7 @@ def test_a_job_is_told_once():
     assert told == [4]
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 def test_the_process_exits_with_the_marks_written_unless_interrupted_once_more(tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "OMP_NUM_THREADS": "1"}

@@ -190,6 +190,7 @@ def _find_in_child(cache: str, answers) -> None:
         answers.put(error)
 
 
+@pytest.mark.trials
 @pytest.mark.real_model
 @pytest.mark.slow
 def test_two_processes_at_once_make_one_real_conversion(tmp_path, monkeypatch):

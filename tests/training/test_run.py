@@ -185,6 +185,7 @@ def test_two_processes_train_as_one_with_the_same_global_batch(workplace):
     }
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 def test_wrong_use_found_only_by_the_ranks_is_still_one_sentence_and_code_2(workplace):
     code, text = launch(

@@ -130,6 +130,7 @@ def test_a_run_learns_saves_and_loads_on_a_fresh_base(rows, tokenizer, tmp_path)
         assert torch.equal(logits(loaded), logits(make_tiny_llama(len(tokenizer))))
 
 
+@pytest.mark.trials
 def test_c4_a_resumed_run_has_the_losses_of_the_unbroken_one(rows, tokenizer, tmp_path):
     """With dropout: the random state must come back too."""
     settings = BottleneckSettings(size=8, dropout=0.1)

@@ -136,7 +136,7 @@ def test_saved_as_a_whole_model_and_reloaded_it_gives_the_same_logits(dtype, row
     assert torch.equal(reloaded(ids).logits, live.eval()(ids).logits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.trials)])
 def test_c4_a_resumed_run_gives_the_losses_of_the_unbroken_one(dtype, rows, tokenizer, tmp_path):
     def run(directory, steps, checkpoint=None, **more):
         model = attach_partial(make_tiny_llama(len(tokenizer)).to(dtype), PartialSettings(1, ["lm_head"]))
