@@ -125,15 +125,6 @@ def test_two_ranks_share_the_verdict_of_the_first(workplace):
 
 
 @pytest.mark.trials
-def test_sharded_runs_are_told_what_to_start_instead(workplace):
-    keys = ("--num_processes", "2", "--strategy", "fsdp", "--output_dir", "run")
-    code, _, text = command("sft", "--config", "recipe.yaml", *keys)
-    assert code == 0, text
-    assert text.count("`hf-recipes overfit --config RECIPE` makes it on one device") == 1
-    assert not (workplace / "run/overfit.json").exists()
-
-
-@pytest.mark.trials
 def test_the_verb(workplace):
     code, out, text = command("overfit", "--config", "recipe.yaml", "--strategy", "fsdp", "--json")
     assert code == 0, text
