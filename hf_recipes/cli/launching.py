@@ -78,6 +78,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    _tell_foreign_evaluation(recipe)
     machine = place_of(vars(options), options.config_file)
     ranks = _ranks(options, recipe, machine)
     check_preemption_keys(recipe)
@@ -97,7 +98,36 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         module, fixed, output, num_processes=ranks, config_file=config_file, machine=machine, grace_seconds=grace
     )
     run_on_finish(recipe.get("on_finish"), output, code)
+    if code == 0 and machine.rank == 0:
+        _tell_next(module, recipe, output)
     return code
+
+
+def _tell_next(module: str, recipe: Recipe, output: Path) -> None:
+    """Where the result is, and what is usually done with it."""
+    verbs = ["merge" if module == "hf_recipes.sft" and (output / "adapter").is_dir() else "report"]
+    if module == "hf_recipes.sft" and recipe.get("evaluation"):
+        verbs.insert(0, "evaluate")
+    said = " and ".join(f"hf-recipes {verb} {output}" for verb in verbs)
+    print(f"Result: {output / ('adapter' if (output / 'adapter').is_dir() else 'model')}. Next: {said}")
+
+
+def _tell_foreign_evaluation(recipe: Recipe) -> None:
+    """A copied recipe whose data were changed and whose evaluation was not compares models on another task."""
+    from hf_recipes.core.log import logger
+    from hf_recipes.recipe.shipped import recipes_root
+
+    def shipped(path: object) -> bool:
+        return recipes_root().resolve() in Path(str(path)).resolve().parents
+
+    domain = (recipe.get("evaluation") or {}).get("domain")
+    own = [source for source in recipe.values["datasets"] if source.get("role", "domain") == "domain"]
+    if domain and shipped(domain) and own and not any(shipped(source["path"]) for source in own):
+        logger.warning(
+            "evaluation: its rows (%s) are those of the shipped recipe, your data are not: name rows of your own task "
+            "in evaluation.domain, or leave evaluation out.",
+            Path(str(domain)).name,
+        )
 
 
 def _free_output(recipe: Recipe, machine: Machine) -> Path:

@@ -78,12 +78,25 @@ def module_of(verb: str) -> str:
 def _run(verb: str, module: ModuleType, rest: list[str]) -> int:
     parser = _Parser(prog=f"hf-recipes {verb}", description=module.HELP)
     module.add_arguments(parser)
+    rest = [_spelled(argument, parser) for argument in rest]
     if getattr(module, "TAKES_RECIPE_KEYS", False):
         options, keys = parser.parse_known_args(rest)
+        if keys and not keys[0].startswith("-") and getattr(options, "config", "") is None:
+            options.config = keys.pop(0)  # `sft my.yaml` for `sft --config my.yaml`
         options.recipe_keys = keys
     else:
         options = parser.parse_args(rest)
     return module.run(options)
+
+
+def _spelled(argument: str, parser: argparse.ArgumentParser) -> str:
+    """A flag as the verb spells it: with hyphens where it was written with underscores, or the other way round."""
+    name, equals, value = argument.partition("=")
+    known = parser._option_string_actions
+    if not name.startswith("--") or name in known:
+        return argument
+    spellings = (f"--{name[2:].replace('_', '-')}", f"--{name[2:].replace('-', '_')}")
+    return next((spelling + equals + value for spelling in spellings if spelling in known), argument)
 
 
 class _Parser(argparse.ArgumentParser):

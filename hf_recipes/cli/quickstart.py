@@ -71,6 +71,6 @@ Time          {sum(result.seconds.values()):.0f} s ({seconds})
 
 Next:
   hf-recipes inspect --config smollm2/sft_lora             # what was trained on, as text
-  hf-recipes cp smollm2/sft_lora my.yaml                   # your own recipe: set datasets: and model_name_or_path:
+  hf-recipes cp smollm2/sft_lora my.yaml                   # your own recipe: model_name_or_path, datasets, evaluation
   hf-recipes sft --config my.yaml                          # train it
   hf-recipes sweep --config my.yaml --lr 1e-3,2e-3,4e-3    # which learning rate"""

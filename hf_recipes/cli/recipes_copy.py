@@ -21,6 +21,11 @@ def run(options: argparse.Namespace) -> int:
     copied, *beside = copy_recipe(options.name, Path(options.target))
     is_recipe = options.name.removeprefix("recipes/").removesuffix(".yaml") not in accelerate_files()
     told = " and ".join(map(str, (copied, *beside)))
-    how = f"--config {copied}" if is_recipe else f"--config RECIPE --config_file {copied}"
-    print(f"Copied to {told}. Next: hf-recipes sft {how}")
+    if not is_recipe:
+        print(f"Copied to {told}. Next: hf-recipes sft --config RECIPE --config_file {copied}")
+        return 0
+    print(
+        f"Copied to {told}. Its own: model_name_or_path, datasets, and evaluation (or leave that out). "
+        f"Next: hf-recipes inspect --config {copied}"
+    )
     return 0

@@ -22,7 +22,7 @@ from hf_recipes.convert.answers import (
     switch,
     taken,
 )
-from hf_recipes.convert.common_rules import dora, lora_start, only_where
+from hf_recipes.convert.common_rules import attention, dora, lora_start, only_where
 from hf_recipes.convert.trainer_keys import (
     TRUST,
     fp16,
@@ -124,14 +124,14 @@ def _attention(value: Any, config: Config) -> Answer:
     name = str(value)
     if name in ("xformers", "sage", "fp8"):
         return none(f"attention '{name}' is not offered: flash_attention_2 or sdpa")
-    return taken({"attn_implementation": name})
+    return attention(name)
 
 
 def _old_attention(key: str) -> Rule:
     def rule(value: Any, config: Config) -> Answer:
         if not is_on(value):
             return same("off there too")
-        return taken({"attn_implementation": _ATTENTIONS[key]})
+        return attention(_ATTENTIONS[key])
 
     return rule
 

@@ -11,6 +11,12 @@ _STARTS = ("gaussian", "orthogonal", "pissa", "olora", "eva")
 _WHOLE = "of each source; groups and duplicates stay together"
 
 
+def attention(implementation: str) -> Answer:
+    """``attn_implementation``, with what it needs."""
+    needs = "needs the package flash-attn and a GPU; sdpa needs neither" if "flash_attention" in implementation else ""
+    return taken({"attn_implementation": implementation}, needs)
+
+
 def held_out(theirs: str) -> Rule:
     """A share of the rows for the eval loss; from 1 on a number of them, which a recipe cannot ask for."""
 

@@ -22,7 +22,7 @@ from hf_recipes.convert.answers import (
     switch,
     taken,
 )
-from hf_recipes.convert.common_rules import dora, early_stopping, held_out, only_where
+from hf_recipes.convert.common_rules import attention, dora, early_stopping, held_out, only_where
 from hf_recipes.convert.engine import Default, Tool
 from hf_recipes.convert.llamafactory_data import evaluation, max_samples, mix_strategy, training
 from hf_recipes.convert.llamafactory_told import FAMILIES, TOLD
@@ -118,7 +118,7 @@ def _attention(value: Any, config: Config) -> Answer:
         return same("chosen by transformers, as here")
     if str(value) not in _ATTENTIONS:
         return none(f"attention '{value}' is not known here: flash_attention_2, sdpa or eager")
-    return taken({"attn_implementation": _ATTENTIONS[str(value)]})
+    return attention(_ATTENTIONS[str(value)])
 
 
 def _stage(value: Any, config: Config) -> Answer:

@@ -21,7 +21,7 @@ from hf_recipes.convert.answers import (
     switch,
     taken,
 )
-from hf_recipes.convert.common_rules import dora, early_stopping, lora_start, only_where
+from hf_recipes.convert.common_rules import attention, dora, early_stopping, lora_start, only_where
 from hf_recipes.convert.engine import Default, Tool
 from hf_recipes.convert.places import not_found
 from hf_recipes.convert.swift_told import FAMILIES, TOLD
@@ -178,7 +178,7 @@ def _dtype(value: Any, config: Config) -> Answer:
 
 
 def _attention(value: Any, config: Config) -> Answer:
-    return taken({"attn_implementation": _ATTENTIONS.get(str(value), str(value))})
+    return attention(_ATTENTIONS.get(str(value), str(value)))
 
 
 def _optimizer(value: Any, config: Config) -> Answer:

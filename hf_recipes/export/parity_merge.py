@@ -37,9 +37,15 @@ def compare_parity(
     adapter on the quantised base that training saw.
 
     Args:
-        adapter, base, dtype, quantization, allow_other_base: as for `merge_adapter`.
+        adapter: as for `merge_adapter`.
+        base: likewise.
+        dtype: likewise.
+        quantization: likewise.
+        allow_other_base: likewise.
         beside: the merges are made, and removed again, in the directory that would hold this one.
-        rows, labels, prompts: as in `compare_base_values`.
+        rows: as in `compare_base_values`.
+        labels: likewise.
+        prompts: likewise.
 
     Returns:
         What `compare_base_values` gives.

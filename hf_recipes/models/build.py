@@ -73,8 +73,10 @@ def build_partial_model(
     """Load a model of which only some layers or modules are trained, and its tokenizer.
 
     Args:
-        name_or_path, dtype, revision: As in `build_model`; in a 16-bit dtype the frozen part is kept in it and what is
-            trained in fp32, which needs a Trainer with autocast.
+        name_or_path: As in `build_model`.
+        dtype: Likewise; in a 16-bit one the frozen part is kept in it and what is trained in fp32, which needs a
+            Trainer with autocast.
+        revision: Likewise.
         arguments: Fields of `methods.partial.PartialSettings` (which layers and modules); the rest as in `build_model`.
 
     Raises:
@@ -152,7 +154,9 @@ def build_adapter_model(
     """Load a frozen base with bottleneck adapters after its blocks (Houlsby et al. 2019), and its tokenizer.
 
     Args:
-        name_or_path, dtype, revision: As in `build_lora_model`.
+        name_or_path: As in `build_lora_model`.
+        dtype: likewise.
+        revision: likewise.
         arguments: Fields of `methods.bottleneck.BottleneckSettings`; the rest as in `build_model`.
 
     Raises:
@@ -169,7 +173,9 @@ def build_prefix_model(
     """Load a frozen base with trained key and value prefixes (Li and Liang 2021), and its tokenizer.
 
     Args:
-        name_or_path, dtype, revision: As in `build_lora_model`.
+        name_or_path: As in `build_lora_model`.
+        dtype: likewise.
+        revision: likewise.
         arguments: Fields of `methods.prefix.PrefixSettings`; the rest as in `build_model`.
 
     Raises:
@@ -186,7 +192,9 @@ def build_ia3_model(
     """Load a frozen base with trained scales on keys, values and MLP (IA3, Liu et al. 2022), and its tokenizer.
 
     Args:
-        name_or_path, dtype, revision: As in `build_lora_model`.
+        name_or_path: As in `build_lora_model`.
+        dtype: likewise.
+        revision: likewise.
         arguments: Fields of `methods.ia3.IA3Settings`; the rest as in `build_model`.
 
     Raises:

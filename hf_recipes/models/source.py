@@ -122,4 +122,9 @@ def one_sentence(source: ModelSource) -> Iterator[None]:
                 f"Model '{name}' is not in the cache and the Hub did not have it or cannot be reached: check the name, "
                 "go online, or give the path of a local directory."
             ) from error
+        if "FlashAttention" in text and "install" in text:
+            raise UserError(
+                "attn_implementation: flash attention needs the package flash-attn, and a GPU: install it, or write "
+                "attn_implementation: sdpa."
+            ) from error
         raise UserError(f"Model '{name}' cannot be loaded: {text[:300]}") from error

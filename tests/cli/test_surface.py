@@ -103,3 +103,13 @@ def test_a_copied_recipe_loads_and_is_never_overwritten(tmp_path, monkeypatch, c
     assert Path(values["datasets"][0]["path"]).is_file()
     assert main(["cp", "smollm2/sft_lora", "my.yaml"]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_recipe_may_stand_without_its_flag_and_flags_in_either_spelling(tmp_path, capsys):
+    missing = str(tmp_path / "mine.yaml")
+    assert main(["inspect", missing]) == 2
+    first = capsys.readouterr().err
+    assert main(["inspect", "--config", missing]) == 2
+    assert capsys.readouterr().err == first and "mine.yaml" in first
+    assert main(["evaluate", str(tmp_path), "--max_new_tokens", "3", "--num-processes=1"]) == 2
+    assert "unrecognized" not in capsys.readouterr().err

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -170,6 +171,7 @@ def test_two_processes_train_as_one_with_the_same_global_batch(workplace):
     common = ("hf_recipes.cli.main", "sft", "--config", "recipe.yaml", "--lora_dropout", "0")
     one, text = launch(*common, "--output_dir", "one")
     assert one == 0, text
+    assert text.count(f"Result: {Path('one') / 'adapter'}. Next: hf-recipes merge one") == 1
     two, text = launch(
         *(*common, "--output_dir", "two", "--num_processes", "2"),
         *("--per_device_train_batch_size", "2"),

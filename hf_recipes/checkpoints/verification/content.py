@@ -70,6 +70,9 @@ def check_values(scans: Mapping[str, FileScan], findings: Findings) -> None:
             elif facts.abs_max == 0 and len(facts.shape) > 1:
                 zero.append(name)
     if halves_b and not any(halves_b.values()):
-        findings.note("Every lora_B is all zero: this adapter has learned nothing yet and changes no answer.")
+        findings.note(
+            "Every lora_B is all zero: this adapter has learned nothing yet and changes no answer; after a first step "
+            "of warm-up, whose rate is 0, it must be so."
+        )
     if zero:
         findings.note(f"All zero: {some(zero)}; biases and norms may be, matrices seldom are.")

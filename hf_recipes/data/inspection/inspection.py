@@ -46,7 +46,8 @@ def inspect_data(
         bins: where samples are packed, which of them share a row.
         batches: how many batches to decode; an epoch may have fewer.
         round_trips: what `round_trip` found in the sources' rows.
-        recipe, model: names, to be shown.
+        recipe: names, to be shown.
+        model: likewise.
     """
     loader = loader or LoaderSettings()
     collator = collator or SupervisedCollator(pad_token_id=tokenizer.pad_token_id)

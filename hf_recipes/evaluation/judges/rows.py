@@ -32,7 +32,10 @@ def _row(where: str, line: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not valid JSON ({error}): each line must be one row.") from None
+        raise UserError(
+            f"{where} is not valid JSON ({error}): each line must be one row, as JSON; "
+            "CSV and other files must be turned into that, as datasets.Dataset.to_json writes it."
+        ) from None
     if not isinstance(row, dict):
         raise UserError(f"{where} is not an object: write a row as {{…}}.")
     if "\\ud" in line.lower() and not _has_utf8(row):  # no tokenizer takes it

@@ -114,6 +114,7 @@ def _checkpointed(model: Any, arguments: Any) -> Iterator[None]:
 def _tested(built: BuiltRun, samples: int) -> OverfitResult | None:
     """The test, told and recorded (rank 0); None where there is no memory for it."""
     run, device = built.setup.run, built.setup.arguments.device
+    logger.info("Overfit test: up to %d rows, half a minute or a tenth of the run.", samples)
     try:
         result = run_overfit_test(built, samples)
     except torch.OutOfMemoryError:

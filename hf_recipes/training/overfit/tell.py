@@ -19,6 +19,11 @@ def result_text(evidence: Evidence, verdict: Verdict) -> str:
         return f"Overfit test failed ({where}, {_time(evidence)}): {first.what}: {first.cure}{also}."
     if verdict.status == "passed":
         return f"Overfit test passed ({_time(evidence)}): {_fall(evidence, verdict)}."
+    if evidence.passes is None or len(evidence.passes.losses) < 2:
+        return (
+            f"Overfit test: this machine is too slow, or too busy, to tell within {evidence.budget_seconds:.0f} s "
+            f"({_time(evidence)}): no step was made; nothing measured looks broken."
+        )
     stuck = evidence.passes is not None and evidence.passes.stuck
     why = "and falls no further" if stuck else f"within the budget of {evidence.budget_seconds:.0f} s"
     guess = "; the base knows no more than a guess does (random weights?)" if guesses(evidence) else ""
