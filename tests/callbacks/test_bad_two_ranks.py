@@ -15,7 +15,7 @@ from watch_helpers import NAN_LOSS
 from hf_recipes.callbacks.bad_batches import load_bad_batch
 from hf_recipes.core.events import read_events
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.trials]
 SCRIPT = Path(__file__).with_name("bad_two_ranks.py")
 
 

@@ -71,6 +71,7 @@ def train(directory: Path, tracker: str) -> dict[str, dict[int, float]]:
     return {name: {log["step"]: log[name] for log in logs} for name in NAMES}
 
 
+@pytest.mark.trials
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -146,6 +146,7 @@ def test_a_terminal_of_ascii_gets_ascii(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     assert main(["doctor", "--quick"]) in (0, 1)
+    sys.stdout.flush()
     assert b"-> " in raw.getvalue()
 
 

@@ -132,6 +132,7 @@ def test_a_stream_that_ends_within_the_steps_begins_anew(recipe, witnessed, tmp_
     assert profile.throughput.tokens > 0 and profile.attention_calls > 0
 
 
+@pytest.mark.trials
 def test_padding_left_by_grouping_is_computed_from_the_lengths(recipe, tmp_path):
     found = profile_recipe(recipe("--packing", "false"), 1, tmp_path / "a").setting
     assert (found.packing, found.can_pack, found.streaming) == (False, True, False)

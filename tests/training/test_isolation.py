@@ -353,6 +353,7 @@ def test_d17_two_ranks_give_the_losses_of_one(way, ranks, padded_losses):
         assert difference.max() < 1e-3, difference
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 def test_d14_one_rank_that_leaks_stops_packing_on_both(ranks):
     assert [seen["isolated"] for seen in ranks] == [True, True]

@@ -246,6 +246,7 @@ def test_kinds_without_a_live_sum_are_refused(tmp_path, chat_base):
         compare_logits([(adapter, 0.5)], chat_base, tmp_path / "out")
 
 
+@pytest.mark.trials
 @pytest.mark.slow
 def test_the_proof_runs_in_a_process_of_its_own(chat_base, lora, good):
     plan = plan_merge(read_adapter(lora), read_base(chat_base), "BF16")
