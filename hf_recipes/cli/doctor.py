@@ -34,6 +34,7 @@ command on each, with its own --machine_rank:
 or under any launcher: accelerate launch … -m hf_recipes.doctor.network --strategy zero3 --parameters 7e9 …
 """
 TAKES_RECIPE_KEYS = True
+TAKES_TARGET = True  # a run or a log, in the place where others take a recipe
 FLAGS = (
     "quick", "network", "num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port",
     "config", "measured", "largest", "patience", "output", "json", "strategy", "parameters", "trained_parameters",

@@ -81,7 +81,8 @@ def _run(verb: str, module: ModuleType, rest: list[str]) -> int:
     rest = [_spelled(argument, parser) for argument in rest]
     if getattr(module, "TAKES_RECIPE_KEYS", False):
         options, keys = parser.parse_known_args(rest)
-        if keys and not keys[0].startswith("-") and getattr(options, "config", "") is None:
+        stands_first = bool(keys) and not keys[0].startswith("-") and not getattr(module, "TAKES_TARGET", False)
+        if stands_first and getattr(options, "config", "") is None:
             options.config = keys.pop(0)  # `sft my.yaml` for `sft --config my.yaml`
         options.recipe_keys = keys
     else:

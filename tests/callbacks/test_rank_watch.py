@@ -174,7 +174,6 @@ def only(ranks, name, *kinds):
     return found
 
 
-@pytest.mark.trials
 @pytest.mark.slow
 def test_watching_changes_no_number_and_leaves_nothing_behind(ranks):
     only(ranks, "healthy")
