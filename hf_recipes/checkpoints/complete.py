@@ -80,7 +80,7 @@ def _trainer_state_fits(checkpoint: Path) -> bool:
         return checkpoint_step(checkpoint) == step
     except UserError:  # a checkpoint under a name of the user's
         return isinstance(step, int)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False
 
 

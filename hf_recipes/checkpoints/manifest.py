@@ -137,7 +137,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         return None
     except DamagedManifest:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DamagedManifest(f"is not JSON ({error})") from None
 
 
@@ -151,7 +151,7 @@ def read_verified(directory: Path) -> dict[str, Any] | None:
     """What ``verified.json`` says; None where it is absent or damaged (the checkpoint then counts as not verified)."""
     try:
         mark = read_json(directory / VERIFIED_NAME)
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError):
         return None
     return mark if isinstance(mark, dict) and isinstance(mark.get("ok"), bool) else None
 

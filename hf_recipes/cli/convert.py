@@ -7,19 +7,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hf_recipes.convert.answers import Config
-from hf_recipes.convert.engine import Conversion, convert
-from hf_recipes.convert.places import finder, reader
-from hf_recipes.convert.recipe_text import recipe_text
-from hf_recipes.convert.shell import parse_command
-from hf_recipes.convert.table import conversion_json, conversion_text
-from hf_recipes.convert.tools import TOOLS, tell_tool
+from hf_recipes.convert import TOOL_NAMES
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import json_safe
-from hf_recipes.recipe.resolve import load_recipe
-from hf_recipes.recipe.yaml_lines import load_yaml, parse_scalar
+
+if TYPE_CHECKING:
+    from hf_recipes.convert.engine import Conversion
 
 HELP = """Make a recipe of another tool's configuration, and say what became of every key.
 
@@ -35,13 +29,17 @@ _YAML = (".yaml", ".yml")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, whose it is, where the recipe goes."""
     parser.add_argument("file", metavar="FILE", help="the configuration, or a script with the command")
-    parser.add_argument("--from", dest="tool", choices=tuple(TOOLS), help="whose it is (default: told from its keys)")
+    parser.add_argument("--from", dest="tool", choices=TOOL_NAMES, help="whose it is (default: told from its keys)")
     parser.add_argument("--output", default="recipe.yaml", metavar="RECIPE", help="the recipe's file (recipe.yaml)")
     parser.add_argument("--json", action="store_true", help="print what became of every key as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, check that the recipe loads, write it, and print the tables."""
+    from hf_recipes.convert.recipe_text import recipe_text
+    from hf_recipes.convert.table import conversion_json, conversion_text
+    from hf_recipes.core.files import json_safe
+
     source, output = Path(options.file), Path(options.output)
     if output.exists():
         raise UserError(f"'{output}' exists already: give another name with --output, nothing was written.")
@@ -59,6 +57,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _convert(source: Path, output: Path, tool: str | None) -> Conversion:
     """Read the file, find out whose it is, and convert it."""
+    from hf_recipes.convert.answers import Config
+    from hf_recipes.convert.engine import convert
+    from hf_recipes.convert.places import finder, reader
+    from hf_recipes.convert.tools import TOOLS, tell_tool
+
     values, told = _read(source)
     chosen = tool or told
     config = Config(values, source, finder(source, output), reader(source))
@@ -67,6 +70,9 @@ def _convert(source: Path, output: Path, tool: str | None) -> Conversion:
 
 def _read(source: Path) -> tuple[dict[str, Any], str | None]:
     """The keys in a file, and the tool where a command in it says whose they are."""
+    from hf_recipes.convert.shell import parse_command
+    from hf_recipes.recipe.yaml_lines import load_yaml, parse_scalar
+
     if source.suffix.lower() in _YAML:
         return load_yaml(source)[0], None
     try:
@@ -120,6 +126,7 @@ def _check(recipe_file: Path) -> None:
     from hf_recipes.callbacks.config import WatchConfig
     from hf_recipes.data.clean.config import CleanConfig
     from hf_recipes.data.reading.sources import as_specs
+    from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(str(recipe_file))
     as_specs(recipe.values["datasets"])

@@ -142,19 +142,9 @@ def _log(target: str, as_json: bool) -> int:
 
 def _print(answer: Any, as_json: bool) -> None:
     from hf_recipes.core.files import json_safe
-    from hf_recipes.core.printable import printable
+    from hf_recipes.core.printable import print_drawn, printable
     from hf_recipes.doctor.private import Hider
 
     answer = Hider.of_this_machine().within(answer)
-    print(json.dumps(json_safe(answer), indent=2) if as_json else _as_sent(printable(answer)))
-
-
-def _as_sent(text: str) -> str:
-    """The text in what standard output can be sent, which under some locales is ASCII alone."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        plain = text.replace("→", "->").replace("×", "x").replace("…", "...")
-        return plain.encode(encoding, "replace").decode(encoding)
-    return text
+    text = json.dumps(json_safe(answer), indent=2) if as_json else printable(answer)
+    print_drawn(lambda plain: text, text)

@@ -114,7 +114,7 @@ def _read(name: str) -> Measured:
 
     try:
         values = read_json(Path(name))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"--measured: '{name}' is no file of --output: measure again.") from error
     return read_measured(values, name)
 

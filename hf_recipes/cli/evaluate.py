@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.cli.flags import positive
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.log import logger
@@ -37,14 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gate", metavar="LIST", help="conditions, in quotes: 'format>0.95,forgetting<0.1,exact>=base'; 1 if one fails"
     )
+    parser.add_argument("--samples", type=positive, metavar="N", help="rows of each set (default: the recipe's, or 64)")
     parser.add_argument(
-        "--samples", type=_positive, metavar="N", help="rows of each set (default: the recipe's, or 64)"
+        "--max-new-tokens", type=positive, metavar="N", help="limit of an answer (default: the recipe's, or 48)"
     )
     parser.add_argument(
-        "--max-new-tokens", type=_positive, metavar="N", help="limit of an answer (default: the recipe's, or 48)"
-    )
-    parser.add_argument(
-        "--num_processes", type=_positive, default=1, metavar="N", help="processes that share the rows (default: 1)"
+        "--num_processes", type=positive, default=1, metavar="N", help="processes that share the rows (default: 1)"
     )
     parser.add_argument(
         "--allow-code",
@@ -126,10 +125,3 @@ def _refuse_more_than_ratings(args: argparse.Namespace) -> None:
     if given := [name for name in others if getattr(args, name)]:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UserError(f"--ratings reads what people judged and evaluates nothing: leave out {flags}.")
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return value

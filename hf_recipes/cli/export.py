@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.cli.flags import positive
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.files import json_safe
 from hf_recipes.core.log import logger
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--llama-cpp", metavar="DIR", help="a clone of llama.cpp, for GGUF (default: LLAMA_CPP, else what is on PATH)"
     )
-    parser.add_argument("--samples", type=_positive, metavar="N", help="rows of each set (default: the recipe's)")
+    parser.add_argument("--samples", type=positive, metavar="N", help="rows of each set (default: the recipe's)")
     parser.add_argument(
         "--no-measure", action="store_true", help="only load each form back and compare it with the merged model"
     )
@@ -102,10 +103,3 @@ def _fail(rows: list[dict[str, Any]]) -> None:
     if failed:
         whole = f"{len(failed)} of {len(rows)} rows failed" if len(failed) > 1 else "one form failed"
         raise CheckFailed(f"{whole}; the others are whole. " + " | ".join(failed))
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return value

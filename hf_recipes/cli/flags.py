@@ -1,7 +1,8 @@
-"""What verbs that take recipe keys do about a flag that is neither."""
+"""Flags that several verbs have in common, and what is said to one that is neither a flag nor a recipe key."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -28,3 +29,17 @@ def refuse_misspelt_flags(verb: str, flags: Sequence[str], arguments: Sequence[s
             continue
         if set(get_close_matches(name, [*keys, *flags], n=1)) & set(flags):
             raise UserError(f"--{name} is no option of `hf-recipes {verb}`{nearest(name, flags)}.")
+
+
+def require_recipe(config: str | None) -> None:
+    """Raise `UserError` where ``--config`` names no recipe."""
+    if not config:
+        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+
+
+def positive(text: str) -> int:
+    """A count from 1 on, as `argparse` reads a flag's value."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_recipes.cli.flags import require_recipe
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
@@ -45,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prepare the data as a run would, look at it, and show it; 1 when a verdict says stop."""
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     batches = options.batches
     if batches is None:
         batches = BATCHES_ON_PAGE if options.html else BATCHES_ON_SCREEN

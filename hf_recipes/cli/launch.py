@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.cli.flags import require_recipe
 from hf_recipes.cli.launch_checks import check_recipe
 from hf_recipes.cli.launch_flags import FLAGS, add_flags, check_flags, whole_number
 from hf_recipes.cli.launch_targets import TARGETS, Target
@@ -69,8 +70,7 @@ def run(options: argparse.Namespace) -> int:
 def _make(options: argparse.Namespace, target: Target) -> tuple[Job, _Files]:
     from hf_recipes.recipe.resolve import load_recipe
 
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     if options.verb not in _VERBS:
         raise UserError(f"--verb: '{options.verb}' is none of {', '.join(_VERBS)}.")
     recipe = load_recipe(options.config, options.recipe_keys)

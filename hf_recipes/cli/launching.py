@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.cli.flags import require_recipe
 from hf_recipes.recipe.key_table import KeySpec, load_key_table
 from hf_recipes.recipe.validate import REFUSED_KEYS
 
@@ -63,7 +64,6 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
         return 0
     from hf_recipes.callbacks.config import WatchConfig
-    from hf_recipes.core.errors import UserError
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
     from hf_recipes.training.machines import place_of
@@ -72,8 +72,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.training.strategy_check import check_strategy
     from hf_recipes.training.strategy_file import recipe_sizes, strategy_file
 
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     keys = list(options.recipe_keys)
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
@@ -105,11 +104,13 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
 
 def _tell_next(module: str, recipe: Recipe, output: Path) -> None:
     """Where the result is, and what is usually done with it."""
-    verbs = ["merge" if module == "hf_recipes.sft" and (output / "adapter").is_dir() else "report"]
+    from hf_recipes.core.run_directory import RunDirectory
+
+    run = RunDirectory(output)
+    verbs = ["merge" if module == "hf_recipes.sft" and run.result == run.adapter else "report"]
     if module == "hf_recipes.sft" and recipe.get("evaluation"):
         verbs.insert(0, "evaluate")
-    said = " and ".join(f"hf-recipes {verb} {output}" for verb in verbs)
-    print(f"Result: {output / ('adapter' if (output / 'adapter').is_dir() else 'model')}. Next: {said}")
+    print(f"Result: {run.result}. Next: {' and '.join(f'hf-recipes {verb} {output}' for verb in verbs)}")
 
 
 def _tell_foreign_evaluation(recipe: Recipe) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.cli.flags import positive
 from hf_recipes.core.dtypes import SHORT_NAMES, canonical_dtype_name
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_base_arguments(parser.add_argument_group("base"))
     _add_combining_arguments(parser.add_argument_group("several adapters"))
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: one a core, 8 at most")
+    parser.add_argument("--threads", type=positive, metavar="N", help="default: one a core, 8 at most")
     parser.add_argument("--device", default="cpu", help="cuda: products and sums on a GPU (default: cpu)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -223,13 +224,6 @@ def _of_run(run_directory: RunDirectory, dtype: str) -> tuple[Path, Path]:
             f"{run_directory.path} trained the model's own weights: {result} is the model already, nothing to merge."
         )
     return result, run_directory.merged(dtype)
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return value
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -9,8 +9,7 @@ import tempfile
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from hf_recipes.cli.flags import refuse_misspelt_flags
-from hf_recipes.core.errors import UserError
+from hf_recipes.cli.flags import refuse_misspelt_flags, require_recipe
 
 if TYPE_CHECKING:
     from hf_recipes.recipe.resolve import Recipe
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Test the recipe and print what was found; 1 where something is broken."""
     refuse_misspelt_flags("overfit", FLAGS, options.recipe_keys)
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 
+from hf_recipes.cli.flags import require_recipe
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.printable import printable
 
@@ -27,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prepare the data and print its account."""
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     shard = parse_shard(options.shard) if options.shard is not None else None
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_recipes.cli.flags import refuse_misspelt_flags
+from hf_recipes.cli.flags import refuse_misspelt_flags, require_recipe
 from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Profile the recipe and print what was found."""
     refuse_misspelt_flags("profile", FLAGS, options.recipe_keys)
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     steps = _step_count(options.steps)
     output, trace = _free_directory(options.output), _trace_path(options.trace)
     from hf_recipes.data.check import check_sources

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_recipes.cli.flags import refuse_misspelt_flags
+from hf_recipes.cli.flags import refuse_misspelt_flags, require_recipe
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
@@ -80,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Sweep, print the table, and return 0; 1 where no trial ended well."""
     refuse_misspelt_flags("sweep", FLAGS, options.recipe_keys)
-    if not options.config:
-        raise UserError("No recipe given: write --config RECIPE (`hf-recipes ls` lists the shipped ones).")
+    require_recipe(options.config)
     if options.lr_range is not None:
         return _run_range(options)
     if options.steps is not None:

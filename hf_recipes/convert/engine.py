@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, Kind, Rule, same
 from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.core.secrets import HIDDEN
 
 _SECRET = re.compile(r"(hub|hf|ms|om|auth|access|swanlab|wandb|comet)_?token$|api_?key|secret|password|webhook", re.I)
 
@@ -136,7 +137,7 @@ def _inside(value: Any, name: str) -> Any:
 
 def _hidden(key: str, value: Any) -> Any:
     """Secrets are never shown."""
-    return "(not shown)" if isinstance(value, str) and _SECRET.search(key) else value
+    return HIDDEN if isinstance(value, str) and _SECRET.search(key) else value
 
 
 def show(value: Any) -> str:

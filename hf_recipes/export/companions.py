@@ -134,7 +134,7 @@ def _generation_config(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         settings = read_json(file)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}): restore it.") from None
     check_generation_config(settings, file)
     return settings

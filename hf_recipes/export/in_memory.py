@@ -21,6 +21,7 @@ from hf_recipes.core.bit_sums import bit_sums
 from hf_recipes.core.container_memory import free_memory_bytes
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
+from hf_recipes.core.meta_model import named_class
 from hf_recipes.core.tensors import TensorEntry, iter_entries, read_header
 from hf_recipes.export.bases.read import BaseModel
 from hf_recipes.export.soundness import is_finite
@@ -160,8 +161,8 @@ def _load_base(base: BaseModel) -> tuple[Any, list[str]]:
     """The base in fp32, and the names of its tensors that transformers does not load."""
     import transformers
 
-    names = base.config.get("architectures") or [""]
-    model_class = getattr(transformers, names[0], transformers.AutoModelForCausalLM)
+    names = base.config.get("architectures") or [None]
+    model_class = named_class(names[0]) or transformers.AutoModelForCausalLM
     model, info = model_class.from_pretrained(
         base.directory, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
     )

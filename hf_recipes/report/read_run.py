@@ -146,7 +146,7 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
         value = read_json(path)
     except FileNotFoundError:
         return {}
-    except (ValueError, OSError, RecursionError) as error:
+    except (ValueError, OSError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(value, dict):

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from hf_recipes.convert import TOOL_NAMES
 from hf_recipes.convert.answers import Config
 from hf_recipes.convert.places import finder, locate, reader
 from hf_recipes.convert.shell import parse_command
 from hf_recipes.convert.strategies import deepspeed, fsdp, fsdp_config
-from hf_recipes.convert.tools import tell_tool
+from hf_recipes.convert.tools import TOOLS, tell_tool
 from hf_recipes.core.errors import UserError
 from hf_recipes.recipe.yaml_lines import parse_scalar
 
@@ -151,3 +152,7 @@ def test_files_are_found_beside_the_file_and_above_it_and_named_from_the_recipe(
     assert reader(config)("data/rows.json") == [1]
     assert reader(config)("data") is None
     assert locate("", config) is None
+
+
+def test_the_names_that_the_flag_knows_are_those_of_the_tools():
+    assert tuple(TOOLS) == TOOL_NAMES

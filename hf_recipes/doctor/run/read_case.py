@@ -47,7 +47,7 @@ def read_case(path: Path) -> Case:
         raise UserError(f"'{path}' is no run (no run.json, events.jsonl or {STATE} in it): give a run's directory.")
     try:
         state = read_json(file)
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"'{file}' cannot be read ({error}): take a checkpoint's {STATE}, or the run's log.") from None
     if not isinstance(state, Mapping):
         raise UserError(f"'{file}' holds no JSON object: take a checkpoint's {STATE}, or the run's log.")

@@ -157,7 +157,7 @@ def _cached_card(name: str, revision: Any) -> Path | None:
 def _object(file: Path) -> dict[str, Any]:
     try:
         return _dict(read_json(file))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
 
 

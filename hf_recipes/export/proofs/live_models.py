@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.meta_model import named_class
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 
 # What a merged model's config.json says that its base's may say otherwise, and training went by.
@@ -49,7 +50,7 @@ def load_plain(
         given = {"quantization_config": quantization.to_config(), "dtype": getattr(torch, quantization.dtype)}
     if (stored or quantization) and device_name() == "cuda":
         given["device_map"] = {"": 0}
-    model_class = getattr(transformers, facts["architectures"][0])
+    model_class = named_class(facts["architectures"][0]) or transformers.AutoModelForCausalLM
     model, keys = model_class.from_pretrained(
         directory, config=config, output_loading_info=True, trust_remote_code=False, **given
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hf_recipes.core.meta_model import named_class
 from hf_recipes.export.serving.facts import Finding, fatal, model_facts, ok, vllm_facts, vllm_name, warning
 from hf_recipes.export.serving.files import Served
 
@@ -59,9 +60,7 @@ def _outside_registry(name: str, served: Served) -> Finding:
             f"{name} is not in {vllm_name()}, which would run the model's own code: add --trust-remote-code if you "
             "trust it, and try it before you ship.",
         )
-    import transformers
-
-    model_class = getattr(transformers, name, None)
+    model_class = named_class(name)
     usable = model_class is not None and (
         model_class.is_backend_compatible() or model_class._can_set_attn_implementation()
     )

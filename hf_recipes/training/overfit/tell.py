@@ -24,8 +24,7 @@ def result_text(evidence: Evidence, verdict: Verdict) -> str:
             f"Overfit test: this machine is too slow, or too busy, to tell within {evidence.budget_seconds:.0f} s "
             f"({_time(evidence)}): no step was made; nothing measured looks broken."
         )
-    stuck = evidence.passes is not None and evidence.passes.stuck
-    why = "and falls no further" if stuck else f"within the budget of {evidence.budget_seconds:.0f} s"
+    why = "and falls no further" if evidence.passes.stuck else f"within the budget of {evidence.budget_seconds:.0f} s"
     guess = "; the base knows no more than a guess does (random weights?)" if guesses(evidence) else ""
     return (
         f"Overfit test, bound not reached {why} ({_time(evidence)}): {_fall(evidence, verdict)}; nothing measured "
@@ -44,8 +43,7 @@ def failure_sentence(verdict: Verdict) -> str:
 
 def _fall(evidence: Evidence, verdict: Verdict) -> str:
     passes = evidence.passes
-    if passes is None or not passes.losses:
-        return "no step was made"
+    assert passes is not None, "told apart before"
     steps = len(passes.losses) - 1
     floor = f", floor {evidence.floor:.2f}" if evidence.floor >= 0.005 else ""
     return (
