@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import refuse_special
 
 # Aliases (*name) may stand for one part a thousand times, and parts of it again: a few lines could fill the memory.
 _MAX_VALUES = 100_000
@@ -53,6 +54,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         UserError: the file is missing, unreadable, no mapping, holds a key twice, or more values than a recipe has.
     """
     try:
+        refuse_special(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"Recipe '{path}' cannot be read: {error}.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -110,3 +111,10 @@ def test_json_is_read_as_well_as_yaml(folder, capsys):
     (folder / "list.json").write_text("[1]", encoding="utf-8")
     assert main(["convert", "list.json", "--output", "other.yaml"]) == 2
     assert "this file holds a list" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in this file system")
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(folder, capsys):
+    os.mkfifo("pipe.yaml")
+    assert main(["convert", "pipe.yaml"]) == 2
+    assert "not a regular file" in capsys.readouterr().err
