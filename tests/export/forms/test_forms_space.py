@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.export.forms.names import parse_forms
 from hf_recipes.export.forms.space import count_parameters, needed_bytes
 
@@ -28,3 +31,16 @@ def test_parameters_are_counted_from_headers(base):
     from transformers import AutoModelForCausalLM
 
     assert count_parameters(base) == AutoModelForCausalLM.from_pretrained(base).num_parameters()
+
+
+def test_a_full_disk_is_wrong_use_before_anything_is_written(tmp_path):
+    from hf_recipes.export.merge_writing import _check_space
+    from hf_recipes.training.export import _check_room
+
+    free = shutil.disk_usage(tmp_path).free
+    _check_room(tmp_path / "exports", 1)
+    with pytest.raises(UserError, match="The forms need about"):
+        _check_room(tmp_path / "exports" / "deeper", free)
+    with pytest.raises(UserError, match="The merged model needs"):
+        _check_space(tmp_path / "exports" / "deeper", free)
+    assert not (tmp_path / "exports").exists()
