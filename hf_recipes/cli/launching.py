@@ -103,14 +103,17 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
 
 
 def _tell_next(module: str, recipe: Recipe, output: Path) -> None:
-    """Where the result is, and what is usually done with it."""
+    """Where the result is, and what is usually done with it; nothing where there is none to be seen from here."""
     from hf_recipes.core.run_directory import RunDirectory
 
     run = RunDirectory(output)
-    verbs = ["merge" if module == "hf_recipes.sft" and run.result == run.adapter else "report"]
+    result = next((place for place in (run.adapter, run.model) if place.is_dir()), None)
+    if result is None:
+        return
+    verbs = ["merge" if module == "hf_recipes.sft" and result == run.adapter else "report"]
     if module == "hf_recipes.sft" and recipe.get("evaluation"):
         verbs.insert(0, "evaluate")
-    print(f"Result: {run.result}. Next: {' and '.join(f'hf-recipes {verb} {output}' for verb in verbs)}")
+    print(f"Result: {result}. Next: {' and '.join(f'hf-recipes {verb} {output}' for verb in verbs)}")
 
 
 def _tell_foreign_evaluation(recipe: Recipe) -> None:
