@@ -89,9 +89,9 @@ def test_a_forked_child_that_lives_on_does_not_hold_the_lock(tmp_path):
     if holder == 0:
         try:
             take_lock(tmp_path)
-            if (worker := os.fork()) == 0:
+            if os.fork() == 0:
+                os.write(write, str(os.getpid()).encode())  # it runs, so what is done after a fork is done
                 signal.pause()
-            os.write(write, str(worker).encode())
         finally:
             os._exit(0)  # as a killed run: the lock is not released by itself
     worker = int(os.read(read, 20))
