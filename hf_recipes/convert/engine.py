@@ -10,9 +10,7 @@ from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, Kind, Rule, same
 from hf_recipes.core.errors import UserError, nearest
-from hf_recipes.core.secrets import HIDDEN
-
-_SECRET = re.compile(r"(hub|hf|ms|om|auth|access|swanlab|wandb|comet)_?token$|api_?key|secret|password|webhook", re.I)
+from hf_recipes.core.secrets import HIDDEN, names_secret
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def _inside(value: Any, name: str) -> Any:
 
 def _hidden(key: str, value: Any) -> Any:
     """Secrets are never shown."""
-    return HIDDEN if isinstance(value, str) and _SECRET.search(key) else value
+    return HIDDEN if isinstance(value, str) and names_secret(key) else value
 
 
 def show(value: Any) -> str:

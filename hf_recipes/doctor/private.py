@@ -11,14 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.secrets import without_likely_secrets
 from hf_recipes.doctor.findings import Finding
 
-# Forms that makers of services gave their tokens so that they can be found.
-_SECRET = re.compile(
-    r"\b(?:hf_|api_org_)[A-Za-z0-9]{8,}|\bsk-[A-Za-z0-9_-]{16,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
-    r"|\bglpat-[\w-]{16,}|\bAKIA[A-Z0-9]{12,}|\bAIza[\w-]{30,}|\bxox[abprs]-[\w-]{10,}|\bwandb_v1_\w{8,}"
-    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*|(?<=://)[^\s/@]+@"
-)
 # Secrets that only what stands before them gives away: variables and flags, headers, signed addresses, old W&B keys.
 _NAMED = re.compile(
     r"(\b[A-Z0-9_]*(?:TOKEN|API_KEY|SECRET|SECRET_KEY|ACCESS_KEY|PASSWORD|PASSWD)['\"]?\s*[=:]\s*['\"]?"
@@ -61,7 +56,7 @@ class Hider:
             text = re.sub(rf"{re.escape(self._home)}(?=/|\W|$)", "~", text)
         for pattern, shown in self._names:
             text = pattern.sub(shown, text)
-        return _OTHERS_HOME.sub(r"\1USER", _NAMED.sub(r"\1", _SECRET.sub("", text)))
+        return _OTHERS_HOME.sub(r"\1USER", _NAMED.sub(r"\1", without_likely_secrets(text, "")))
 
     def within(self, value: Any) -> Any:
         """Plain data with every text in it, and every name of one, fit to be shown."""

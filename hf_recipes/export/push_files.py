@@ -12,8 +12,9 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json
 from hf_recipes.core.links import why_leads_out
+from hf_recipes.core.secrets import holds_likely_secret
 from hf_recipes.export.card.facts import is_hub_name
-from hf_recipes.export.card.private import has_secret, last_part, scrubbed
+from hf_recipes.export.card.private import last_part, scrubbed
 
 # What belongs to the run and the machine, not to the model: states to resume from, records with paths, pickles.
 _OF_THE_RUN = re.compile(
@@ -103,7 +104,7 @@ def _choose(directory: Path) -> tuple[list[str], list[str]]:
 def _refuse_secrets(file: Path) -> None:
     if file.suffix not in _TEXT or file.name in _VOCABULARY:
         return
-    if has_secret(file.read_text(encoding="utf-8", errors="replace")):
+    if holds_likely_secret(file.read_text(encoding="utf-8", errors="replace")):
         raise UserError(f"{file} holds what looks like an access token: take it out, and revoke it if it was shared.")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import importlib.metadata
 import json
 import types
 import typing
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.files import json_safe
+from hf_recipes.core.versions import installed_version
 from hf_recipes.recipe.keys import MORE_KINDS
 
 STORED_TABLE = Path(__file__).with_name("key_table.json")
@@ -51,9 +51,9 @@ def load_key_table() -> dict[str, KeySpec]:
     }
 
 
-def installed_versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str | None]:
     """Versions of the packages whose dataclasses the table describes."""
-    return {name: importlib.metadata.version(name) for name in _VERSIONED}
+    return {name: installed_version(name) for name in _VERSIONED}
 
 
 @functools.cache

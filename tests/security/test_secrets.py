@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from hf_recipes.cli.main import main
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.run_directory import RunDirectory
-from hf_recipes.core.secrets import HIDDEN, holds_secret, names_secret, secret_places, without_secrets
+from hf_recipes.core.secrets import (
+    HIDDEN,
+    holds_likely_secret,
+    holds_secret,
+    names_secret,
+    secret_places,
+    without_likely_secrets,
+    without_secrets,
+)
 from hf_recipes.models.precision import Hardware, choose_precision
 from hf_recipes.recipe.resolve import Recipe, load_recipe
 from hf_recipes.training.output import record_run, write_status
@@ -69,7 +77,22 @@ def test_lower_case_names_are_none(text):
         assert not holds_secret(text)
 
 
-@pytest.mark.parametrize("key", ["hub_token", "token", "api_key", "wandb_api_key", "AWS_SECRET", "db.password"])
+@pytest.mark.parametrize("kind", TOKENS)
+def test_what_others_will_read_hides_shorter_ones_too(kind):
+    token = TOKENS[kind]
+    for text in (token, token[: 7 * len(token) // 8] if kind not in ("address", "private key", "Google") else token):
+        assert "anary" not in without_likely_secrets(f"x {text} y")
+        assert holds_likely_secret(text) or kind == "address"
+
+
+@pytest.mark.parametrize("text", [text for text in PLAIN if "://" not in text] + ["hf_tokenizer", "hf_recipes.sft"])
+def test_and_no_names(text):
+    assert without_likely_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "key", ["hub_token", "token", "api_key", "apikey", "wandb_api_key", "AWS_SECRET", "db.password", "webhook_url"]
+)
 def test_keys_that_name_a_secret(key):
     assert names_secret(key)
     assert without_secrets({key: "opaque", "n": {key: "opaque"}}) == {key: HIDDEN, "n": {key: HIDDEN}}
