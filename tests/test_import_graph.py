@@ -10,9 +10,7 @@ import hf_recipes
 
 ROOT = Path(hf_recipes.__file__).parent
 # Rooms that know nobody but core/: each works alone in anybody's script.
-ALONE = frozenset(
-    ("callbacks", "clusters", "data", "evaluation", "export", "models", "pipeline", "plan", "recipe", "report")
-)
+ALONE = frozenset(("callbacks", "clusters", "data", "export", "models", "pipeline", "plan", "recipe", "report"))
 ALLOWED = {
     "core": frozenset(),
     **dict.fromkeys(ALONE, frozenset(("core",))),
@@ -20,13 +18,14 @@ ALLOWED = {
     "checkpoints": frozenset(("core", "models")),
     # Curves are read again by the very detectors that watched them, and runs by the report's reader.
     "doctor": frozenset(("core", "callbacks", "report")),
+    "evaluation": frozenset(("core", "data")),  # one way to read rows
     "metrics": frozenset(("core", "evaluation")),  # the judges, as `evaluate.Metric`s
     "convert": frozenset(("core", "recipe")),
-    "training": ALONE | {"core", "checkpoints", "doctor"},  # composes them
+    "training": ALONE | {"core", "checkpoints", "doctor", "evaluation"},  # composes them
     # These stand on training/, as the verbs do.
-    "profiling": ALONE | {"core", "checkpoints", "training"},
-    "sweep": ALONE | {"core", "checkpoints", "training"},
-    "quickstart": ALONE | {"core", "checkpoints", "doctor", "training"},
+    "profiling": ALONE | {"core", "checkpoints", "evaluation", "training"},
+    "sweep": ALONE | {"core", "checkpoints", "evaluation", "training"},
+    "quickstart": ALONE | {"core", "checkpoints", "doctor", "evaluation", "training"},
     "sft": frozenset(("training",)),
     "classify": frozenset(("training",)),
 }

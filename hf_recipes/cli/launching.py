@@ -125,6 +125,7 @@ def _tell_foreign_evaluation(recipe: Recipe) -> None:
         return recipes_root().resolve() in Path(str(path)).resolve().parents
 
     domain = (recipe.get("evaluation") or {}).get("domain")
+    domain = domain.get("path") if isinstance(domain, dict) else domain
     own = [source for source in recipe.values["datasets"] if source.get("role", "domain") == "domain"]
     if domain and shipped(domain) and own and not any(shipped(source["path"]) for source in own):
         logger.warning(

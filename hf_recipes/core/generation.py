@@ -139,14 +139,17 @@ def _answer(tokenizer: Any, row: list[int], ends: Sequence[int], stop: Sequence[
     return Answer(text[: min(places)], needed, True, seconds)
 
 
-def render_prompt(tokenizer: Any, messages: list[dict[str, Any]]) -> list[int]:
-    """Token ids of `messages` by the chat template, up to where the assistant begins to write.
+def render_prompt(
+    tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+) -> list[int]:
+    """Token ids of `messages` by the chat template, up to where the assistant begins to write; `tools` as JSON schemas.
 
     Raises:
         UserError: the template refuses them, or reaches for what its sandbox does not give.
     """
     try:
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"])
+        rendered = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=True)
+        return list(rendered["input_ids"])
     except Exception as error:  # templates are programs of their own: any kind of error may come out
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"The chat template refuses a conversation ({reason}): correct it, or the row.") from error

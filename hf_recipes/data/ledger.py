@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from hf_recipes.core.errors import UserError
 
 EXAMPLES_PER_REASON = 3
 BAD_ROWS = ("drop", "fail")
+_OF_LINES = re.compile(r"\.(jsonl|ndjson|csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,13 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.row}"
+
+    @property
+    def told(self) -> str:
+        """For a sentence: ``rows.csv, line 14``, or ``rows.json, row 13 (from 0)`` where rows are not lines."""
+        return (
+            f"{self.file}, line {self.row}" if _OF_LINES.search(self.file) else f"{self.file}, row {self.row} (from 0)"
+        )
 
     @classmethod
     def parse(cls, text: str) -> Place:
@@ -71,7 +80,7 @@ class Tally:
     def phrase(self) -> str:
         """Everything counted as one phrase, the most frequent first, with the first place of each."""
         return "; ".join(
-            f"{count} × {what} (first: {self.examples[what][0]['file']}, row {self.examples[what][0]['row']})"
+            f"{count} × {what} (first: {Place(self.examples[what][0]['file'], self.examples[what][0]['row']).told})"
             for what, count in self.counts.most_common()
         )
 
@@ -111,7 +120,7 @@ class Ledger:
     def bad(self, place: Place, fault: BadRow) -> None:
         """Count a faulty row as dropped; under ``bad_rows: fail`` raise `UserError` that names it instead."""
         if self.bad_rows == "fail":
-            raise UserError(f"{place.file}, row {place.row}: {fault}; correct the row or set bad_rows: drop.")
+            raise UserError(f"{place.told}: {fault}; correct the row or set bad_rows: drop.")
         self.drop(place, fault)
 
     def drop(self, place: Place, fault: BadRow) -> None:

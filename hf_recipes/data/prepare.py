@@ -42,12 +42,14 @@ class PreparedData:
 
     `train` and `eval` have the columns ``input_ids``, ``labels`` (-100 where nothing is learned), ``length`` (tokens),
     ``source`` (the source's label) and ``row_id`` (``file:row``); both are mapped from disk. `eval` is None when
-    nothing was held out. `report` is written as ``data.json``.
+    nothing was held out. `report` is written as ``data.json``. `prompt_keys` are those of the training rows (see
+    `data.choosing.keys`).
     """
 
     train: Dataset
     eval: Dataset | None
     report: dict[str, Any]
+    prompt_keys: np.ndarray[Any, Any]
 
     def eval_by_role(self) -> dict[str, Dataset]:
         """The eval set in its parts ``domain`` and ``general``, unmixed; empty parts are left out."""
@@ -148,7 +150,8 @@ def _selected(samples: Samples, maker: Maker) -> PreparedData:
             maker.settings.eval_share,
         )
     dataset = samples.dataset
-    return PreparedData(dataset.select(train), dataset.select(held_out) if len(held_out) else None, report)
+    eval_rows = dataset.select(held_out) if len(held_out) else None
+    return PreparedData(dataset.select(train), eval_rows, report, samples.column("prompt_key")[train])
 
 
 def _saved_selection(directory: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray] | None:

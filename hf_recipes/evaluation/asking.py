@@ -62,7 +62,8 @@ class Share:
 
 def row_key(row: Row) -> str:
     """Names a generated answer: the same prompt has the same one, wherever in a file it stands."""
-    return f"{_part(row)}-{digest(row.messages)}"
+    tools = row.tools if isinstance(row, DomainRow) else None
+    return f"{_part(row)}-{digest([row.messages, tools] if tools else row.messages)}"
 
 
 def choice_key(row: ChoiceRow) -> str:
@@ -113,7 +114,7 @@ def ask(
     for task in left(questions.tasks, lambda task: task_key(task, questions.documents)):
         write(task_lines(model, tokenizer, judges.suite, task))
     if questions.generated and LATENCY_KEY not in known and share.rank == 0:
-        prompts = [render_prompt(tokenizer, row.messages) for row in questions.generated]
+        prompts = [_prompt(tokenizer, row) for row in questions.generated]
         write([{"part": "latency", "key": LATENCY_KEY, **asdict(measure_latency(model, tokenizer, prompts))}])
 
 
@@ -127,7 +128,7 @@ def judged(line: Mapping[str, Any], row: Row, judges: Judges) -> Line:
 
 def _generated(model: Any, tokenizer: Any, judges: Judges, rows: Sequence[Row]) -> Iterator[list[Line]]:
     suite = judges.suite
-    prompts = [render_prompt(tokenizer, row.messages) for row in rows]
+    prompts = [_prompt(tokenizer, row) for row in rows]
     for batch in answer_batches(
         model,
         tokenizer,
@@ -155,6 +156,10 @@ def _answer_line(row: Row, answer: Answer) -> Line:
         "ended": answer.ended,
         "seconds": answer.seconds,
     }
+
+
+def _prompt(tokenizer: Any, row: Row) -> list[int]:
+    return render_prompt(tokenizer, row.messages, row.tools if isinstance(row, DomainRow) else None)
 
 
 def _part(row: Row) -> str:

@@ -102,7 +102,9 @@ def _row(line: Line, answers: Mapping[str, Line]) -> dict[str, Any]:
 
 def _settings(evaluation: Evaluation) -> dict[str, Any]:
     """The suite's keys that say something; the gate has its own place, the rating its own file."""
-    settings = {key: value for key, value in vars(evaluation.suite).items() if key not in ("gate", "rating")}
+    suite = evaluation.suite
+    sources = {key: source.given for key in ("domain", "general") if (source := getattr(suite, key)) is not None}
+    settings = {key: value for key, value in {**vars(suite), **sources}.items() if key not in ("gate", "rating")}
     return {key: value for key, value in settings.items() if value or key in ("domain", "schema", "general")}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.asking import Questions
 from hf_recipes.evaluation.gate import Condition, check_names
 from hf_recipes.evaluation.identity import model_identity
@@ -21,7 +22,7 @@ from hf_recipes.evaluation.rows import draw, read_instruction_rows
 from hf_recipes.evaluation.sides import LoadAdapter, LoadModel, Side, find_sides
 from hf_recipes.evaluation.suite import EvaluationSuite
 
-TokeniseRows = Callable[[Path, Any], list[TokenisedRow]]
+TokeniseRows = Callable[[SourceSpec, Any], list[TokenisedRow]]
 
 
 @dataclass(frozen=True)
@@ -191,5 +192,5 @@ def _general_rows(suite: EvaluationSuite, tokenise_rows: TokeniseRows, tokenizer
         return []
     rows = [row for row in tokenise_rows(suite.general, tokenizer) if supervised_tokens(row["labels"])]
     if not rows:
-        raise UserError(f"{suite.general} gives no row to take a loss on: evaluation.general needs at least one.")
+        raise UserError(f"{suite.general.path} gives no row to take a loss on: evaluation.general needs at least one.")
     return draw(rows, suite.samples)

@@ -9,6 +9,8 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.log import logger
+from hf_recipes.data.reading.source_files import find_files
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.gate import Condition, parse_gate
 from hf_recipes.evaluation.judges.json_format import compiled_schema, value_fault
 from hf_recipes.evaluation.judges.text import TEXT_SCORES
@@ -16,7 +18,9 @@ from hf_recipes.evaluation.rating_settings import RatingSettings
 from hf_recipes.evaluation.rows import DomainRow, draw, read_domain_rows
 from hf_recipes.evaluation.scoring import SchemaValidator, json_reference
 
-_FILES = ("domain", "schema", "general", "choices", "instructions")
+_SOURCES = ("domain", "general")
+_OF_A_SOURCE = ("path", "name", "split", "data_files", "columns", "format")
+_FILES = ("schema", "choices", "instructions")
 _NUMBERS = ("max_new_tokens", "samples", "batch_size", "during_training")
 _SETS = ("domain", "general", "choices", "instructions", "tasks")
 _NEEDS_DOMAIN = ("schema", "format", "scores", "function", "rating")
@@ -28,9 +32,10 @@ class EvaluationSuite:
     `instructions` and `tasks` is given.
 
     Args:
-        domain: JSONL, a row ``{"messages": [...]}`` whose last assistant turn is the reference.
+        domain: rows of prompts and answers, a file or, as an entry of ``datasets:``, a mapping with `path` and e.g.
+            `columns`; the last assistant turn is the reference.
         schema: short for the format ``{schema: FILE}``.
-        general: rows of general data whose loss shows forgetting.
+        general: rows of general data whose loss shows forgetting, given as `domain` is.
         scores: keys of `judges.text.TEXT_SCORES`, of the domain answers against their references.
         function: ``FILE.py:NAME``, a score of the user's own for domain answers; its code is run.
         choices: JSONL of multiple-choice questions, answered by likelihood (`judges.choices`).
@@ -46,9 +51,9 @@ class EvaluationSuite:
         batch_size: answers generated at once.
     """
 
-    domain: Path | None = None
+    domain: SourceSpec | None = None
     schema: Path | None = None
-    general: Path | None = None
+    general: SourceSpec | None = None
     scores: tuple[str, ...] = ()
     function: str | None = None
     choices: Path | None = None
@@ -80,7 +85,7 @@ class EvaluationSuite:
                 raise UserError(f"evaluation.{key} is no key{nearest(str(key), known)}: known are {', '.join(known)}.")
         given = {key: value for key, value in settings.items() if not _is_absent(key, value)}
         if not any(given.get(key) for key in _SETS):
-            raise UserError("evaluation.domain is missing: name a JSONL file of held-out rows with messages.")
+            raise UserError("evaluation.domain is missing: name a file of held-out rows, prompts with their answers.")
         for key in _NEEDS_DOMAIN:
             if key in given and "domain" not in given:
                 raise UserError(
@@ -114,14 +119,14 @@ class EvaluationSuite:
 
     def _warn_about_references(self, rows: list[DomainRow]) -> None:
         validator = self.validator()
-        if validator is None:
+        if validator is None or self.domain is None:
             return
         values = [(row, json_reference(row.reference)) for row in rows]
         bad = [row.number for row, value in values if value is None or not validator.is_valid(value)]
         if bad:
             schema = self.schema or "the schema"
             logger.warning(
-                f"{self.domain}: {len(bad)} of {len(rows)} references do not fit {schema} (first in line {bad[0]})"
+                f"{self.domain.path}: {len(bad)} of {len(rows)} references do not fit {schema} (first in row {bad[0]})"
                 " and cannot be answered rightly: correct the references or the schema."
             )
 
@@ -140,6 +145,8 @@ def _is_absent(key: str, value: Any) -> bool:
 
 
 def _checked(key: str, value: Any) -> Any:
+    if key in _SOURCES:
+        return _source(key, value)
     if key in _FILES:
         return _existing_file(key, value)
     if key in _NUMBERS:
@@ -172,6 +179,18 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     if not all(isinstance(each, str) and each for each in values):
         raise UserError(f"evaluation.{key}: {value!r} is not a list of texts: write [first, second].")
     return tuple(values)
+
+
+def _source(key: str, value: Any) -> SourceSpec:
+    if not isinstance(value, Mapping):
+        return SourceSpec(str(_existing_file(key, value)))
+    for name in value:
+        if name not in _OF_A_SOURCE:
+            known = ", ".join(_OF_A_SOURCE)
+            raise UserError(f"evaluation.{key}.{name} is no key{nearest(str(name), _OF_A_SOURCE)}: known are {known}.")
+    source = SourceSpec.from_dict(value, f"evaluation.{key}")
+    find_files(source)
+    return source
 
 
 def _existing_file(key: str, value: Any) -> Path:

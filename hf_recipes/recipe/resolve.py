@@ -30,7 +30,8 @@ _RENAMED_KEYS = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
-_EVALUATION_FILES = ("domain", "schema", "general", "choices", "instructions")
+_EVALUATION_SOURCES = ("domain", "general")  # a file, or a mapping as in `datasets:`
+_EVALUATION_FILES = (*_EVALUATION_SOURCES, "schema", "choices", "instructions")
 
 
 # The home directory is written out in them by whoever reads the recipe; other paths are looked for where they are read.
@@ -126,12 +127,15 @@ def _refuse_secrets(values: dict[str, Any], where: Callable[[str], str]) -> None
 
 def _located_evaluation(evaluation: dict[str, Any], recipe: Path, where: Callable[[str], str]) -> dict[str, Any]:
     """Every file that an `evaluation:` names, found as data files are; the rest is checked where it is used."""
+    found: dict[str, Any] = {}
     for key in _EVALUATION_FILES:
-        if evaluation.get(key) is not None and not isinstance(evaluation[key], str):
-            raise UserError(f"{where('evaluation')}: evaluation.{key} must name a file, not {evaluation[key]!r}.")
-    found: dict[str, Any] = {
-        key: _beside_recipe(evaluation[key], recipe) for key in _EVALUATION_FILES if evaluation.get(key)
-    }
+        value = evaluation.get(key)
+        if isinstance(value, dict) and key in _EVALUATION_SOURCES:
+            found[key] = _located_source(value, recipe)
+        elif value is not None and not isinstance(value, str):
+            raise UserError(f"{where('evaluation')}: evaluation.{key} must name a file, not {value!r}.")
+        elif value:
+            found[key] = _beside_recipe(value, recipe)
     tasks, function, form = (evaluation.get(key) for key in ("tasks", "function", "format"))
     if isinstance(tasks, list):
         found["tasks"] = [_beside_recipe(each, recipe) if isinstance(each, str) else each for each in tasks]

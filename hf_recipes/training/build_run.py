@@ -30,7 +30,7 @@ from hf_recipes.training.resume import check_resume, find_resume
 from hf_recipes.training.rows import TrainingRows, check_rows, choose_rows, longest_row, tell_padding
 from hf_recipes.training.run_data import eval_parts, prepare, stop_at_end_of_turn
 from hf_recipes.training.setup import Setup, start_checkpoint_keeper, tell_setup, write_run_record
-from hf_recipes.training.suite_rows import eval_sets, format_judge, recipe_suite, suite_parts
+from hf_recipes.training.suite_rows import eval_sets, format_judge, recipe_suite, suite_parts, tell_trained_rows
 from hf_recipes.training.trainer import SupervisedTrainer
 from hf_recipes.training.watching import recipe_watchers, watch_with
 
@@ -71,6 +71,7 @@ def build_run(setup: Setup) -> BuiltRun:
     set_seed(arguments.seed)
     source, tokenizer = setup.load_tokenizer()
     data = prepare(setup, tokenizer, resume)
+    tell_trained_rows(suite, data)
     suite_sets = suite_parts(suite, tokenizer, recipe.values)
     tell_setup(setup, source, report_table(data.report))
     longest = longest_row(data.train, recipe)

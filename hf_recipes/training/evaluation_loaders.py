@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.data.prepare import prepare_data
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.likelihood import TokenisedRow
 from hf_recipes.evaluation.prepared import Loaders, load_peft_adapter
 from hf_recipes.models.base import load_base
@@ -20,10 +21,9 @@ def loaders() -> Loaders:
     return Loaders(tokenise_rows, load_model, load_adapter)
 
 
-def tokenise_rows(path: Path, tokenizer: Any) -> list[TokenisedRow]:
+def tokenise_rows(source: SourceSpec, tokenizer: Any) -> list[TokenisedRow]:
     """Rows of any known format, masked as in training: answers with their end of turn. What is dropped is told."""
-    sources = [{"path": str(path)}]
-    rows = prepare_data(sources, tokenizer, max_length=MAX_GENERAL_TOKENS, eval_share=0, general_share=0).train
+    rows = prepare_data([source], tokenizer, max_length=MAX_GENERAL_TOKENS, eval_share=0, general_share=0).train
     return [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in rows]
 
 

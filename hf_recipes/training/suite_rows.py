@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hf_recipes.callbacks.answer_format import Judgement, judge_answer
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import first_on_each_machine
-from hf_recipes.data.prepare import prepare_data
+from hf_recipes.data.choosing.keys import prompt_key
+from hf_recipes.data.mixing.streaming import StreamedData
+from hf_recipes.data.prepare import PreparedData, prepare_data
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.judges.formats import format_check
 from hf_recipes.evaluation.judging import check_suite
-from hf_recipes.evaluation.rows import draw
+from hf_recipes.evaluation.rows import draw, read_domain_rows
 from hf_recipes.evaluation.suite import EvaluationSuite
 from hf_recipes.training.plan_data import DEFAULT_LENGTH
 
@@ -38,6 +43,23 @@ def recipe_suite(recipe: Mapping[str, Any]) -> EvaluationSuite | None:
     return suite
 
 
+def tell_trained_rows(suite: EvaluationSuite | None, data: PreparedData | StreamedData) -> None:
+    """Warn of rows of the `evaluation:` whose prompt is trained on: answers to them show memory, not skill."""
+    if suite is None or suite.domain is None:
+        return
+    if isinstance(data, StreamedData):
+        logger.info("evaluation.domain: whether its rows are trained on as well is not looked for in streams.")
+        return
+    rows = read_domain_rows(suite.domain)
+    trained = np.isin(np.array([prompt_key(row.messages) for row in rows], np.uint64), data.prompt_keys)
+    if trained.any():
+        logger.warning(
+            "evaluation.domain: %d of %d prompts are trained on too (first: row %d of %s), and answers to them show "
+            "memory, not skill: take these rows out of the one or the other.",
+            *(trained.sum(), len(rows), rows[int(trained.argmax())].number, suite.domain.path),
+        )
+
+
 def suite_parts(suite: EvaluationSuite | None, tokenizer: Any, recipe: Mapping[str, Any]) -> dict[str, Dataset]:
     """`evaluation.during_training` rows of its `domain` and of its `general`, masked as those trained on; the Trainer
     logs their losses as ``eval_suite_domain_loss`` and ``eval_suite_general_loss``. To be called on every rank.
@@ -47,12 +69,12 @@ def suite_parts(suite: EvaluationSuite | None, tokenizer: Any, recipe: Mapping[s
     """
     if suite is None or not suite.during_training:
         return {}
-    files = {"domain": suite.domain, "general": suite.general}
+    sources = {"domain": suite.domain, "general": suite.general}
     count = suite.during_training
     return {
-        PREFIX + name: first_on_each_machine(partial(_rows, file, tokenizer, recipe, count))
-        for name, file in files.items()
-        if file is not None
+        PREFIX + name: first_on_each_machine(partial(_rows, source, tokenizer, recipe, count))
+        for name, source in sources.items()
+        if source is not None
     }
 
 
@@ -80,9 +102,9 @@ def format_judge(suite: EvaluationSuite | None) -> Callable[[str, str | None], J
     return judge
 
 
-def _rows(file: Path, tokenizer: Any, recipe: Mapping[str, Any], count: int) -> Dataset:
+def _rows(source: SourceSpec, tokenizer: Any, recipe: Mapping[str, Any], count: int) -> Dataset:
     length = recipe.get("max_length") or DEFAULT_LENGTH
-    data = prepare_data([{"path": str(file)}], tokenizer, max_length=length, eval_share=0, general_share=0).train
+    data = prepare_data([source], tokenizer, max_length=length, eval_share=0, general_share=0).train
     if not len(data):
-        raise UserError(f"evaluation.during_training: no row of {file} can be used: see why above.")
+        raise UserError(f"evaluation.during_training: no row of {source.path} can be used: see why above.")
     return data.select(draw(range(len(data)), count))

@@ -118,3 +118,13 @@ def test_a_stop_text_ends_an_answer_and_is_no_part_of_it(tokenizer, tiny_model):
     assert stopped.answers[1] != plain.answers[1]
     assert stopped.new_tokens < plain.new_tokens
     assert stopped.cut < plain.cut
+
+
+def test_tools_stand_in_the_prompt(tokenizer):
+    tokenizer.chat_template = (
+        "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[0].content }}"
+    )
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    messages = [{"role": "user", "content": "Q"}]
+    assert tokenizer.decode(render_prompt(tokenizer, messages, [tool])) == "weather Q"
+    assert tokenizer.decode(render_prompt(tokenizer, messages)) == "Q"

@@ -93,7 +93,7 @@ def test_d2_every_row_read_is_kept_or_dropped_with_a_reason_and_a_place(tmp_path
 
 def test_d1_bad_rows_fail_stops_at_the_first_with_file_row_and_field(tmp_path, chatml):
     file = write_rows(tmp_path / "rows.jsonl", [*alpaca(3), {"instruction": "a", "output": {"a": 1}}])
-    with pytest.raises(UserError, match=r"rows\.jsonl, row 4: field 'output' is an object, not text"):
+    with pytest.raises(UserError, match=r"rows\.jsonl, line 4: field 'output' is an object, not text"):
         prepare_data([{"path": str(file)}], chatml, max_length=64, bad_rows="fail")
 
 

@@ -121,7 +121,7 @@ def test_a_shard_left_out_is_made_up_for(file, chatml, tmp_path, encoded):
 
 def test_a_faulty_row_in_a_worker_is_told_as_in_one_process(file, chatml, tmp_path):
     file.write_text(file.read_text() + '{"instruction": "a", "output": 3}\n')
-    with pytest.raises(UserError, match=r"rows\.jsonl, row 96: field 'output' is a number"):
+    with pytest.raises(UserError, match=r"rows\.jsonl, line 96: field 'output' is a number"):
         prepare(file, chatml, tmp_path / "cache", bad_rows="fail", num_proc=2)
     report = prepare(file, chatml, tmp_path / "cache", num_proc=2).report
     assert report["sources"][0]["dropped"]["field 'output' is a number, not text"]["examples"][0]["row"] == 96

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.data.reading.source_spec import SourceSpec
 
 SCHEMA = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
 ORDERS = [("12 blue pens", '{"item": "blue pens"}'), ("3 candles for Anna", '{"item": "candles"}')]
 
 
-def tokenise_rows(path: Path, tokenizer) -> list[dict]:
-    texts = [json.loads(line)["text"] for line in path.read_text("utf-8").splitlines()]
+def tokenise_rows(source: SourceSpec, tokenizer) -> list[dict]:
+    texts = [json.loads(line)["text"] for line in Path(source.path).read_text("utf-8").splitlines()]
     rows = [tokenizer(text)["input_ids"] for text in texts]
     return [{"input_ids": ids, "labels": list(ids)} for ids in rows]
 

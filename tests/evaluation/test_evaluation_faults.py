@@ -15,6 +15,7 @@ from hf_recipes.cli.main import main
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.generation import Answer
 from hf_recipes.core.run_directory import RunDirectory
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation import asking
 from hf_recipes.evaluation.gate import check_gate, check_names, parse_gate
 from hf_recipes.evaluation.judges.custom import load_score
@@ -39,7 +40,7 @@ def judged(tmp_path: Path, body: str) -> dict:
     file.write_text(f"import sys\n\ndef score(answer, reference, row):\n    {body}\n")
     domain = write_jsonl(tmp_path / "d.jsonl", [turns("q", "a")])
     judges = Judges.of(EvaluationSuite.from_dict({"domain": domain, "function": f"{file}:score"}))
-    return judges.domain("a", read_domain_rows(Path(domain))[0])
+    return judges.domain("a", read_domain_rows(SourceSpec(str(domain)))[0])
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_answers_outlive_a_function_that_fails_on_them(tmp_path, monkeypatch):
     suite = EvaluationSuite.from_dict({"domain": domain, "function": f"{file}:score"})
     batch = {index: Answer(text=text, tokens=1, ended=True, seconds=0.1) for index, text in enumerate(("a", ""))}
     monkeypatch.setattr(asking, "answer_batches", lambda *arguments, **settings: iter([batch]))
-    monkeypatch.setattr(asking, "render_prompt", lambda tokenizer, messages: [1])
+    monkeypatch.setattr(asking, "render_prompt", lambda tokenizer, messages, tools: [1])
     written: list[dict] = []
     with pytest.raises(UserError, match="on row 2 failed at line 2 with ZeroDivisionError"):
         asking.ask(None, None, Judges.of(suite), asking.Questions(domain=suite.rows()), [], written.extend)

@@ -9,11 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.suite import EvaluationSuite, draw
 
 
 def row(answer: str = '{"a": 1}', **extra) -> dict:
     return {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": answer}], **extra}
+
+
+def source(path: Path) -> SourceSpec:
+    return SourceSpec(str(path))
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def test_defaults_and_given_values(domain, tmp_path):
     schema.write_text("{}")
     suite = EvaluationSuite.from_dict({"domain": str(domain), "schema": str(schema), "general": None, "samples": 8})
     assert suite == EvaluationSuite(
-        domain=domain, schema=schema, general=None, max_new_tokens=48, samples=8, batch_size=32
+        domain=source(domain), schema=schema, general=None, max_new_tokens=48, samples=8, batch_size=32
     )
 
 
@@ -68,29 +73,32 @@ def test_wrong_settings_are_one_sentence(domain, change, message):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("{not json\n", "line 2 is not valid JSON"),
-        ([1, 2], "line 2 is not an object"),
-        ({"prompt": "x"}, "line 2 has no list 'messages'"),
-        ({"messages": [{"role": "user", "content": "Q"}]}, "line 2 has no assistant turn"),
-        ({"messages": [{"role": "assistant", "content": "A"}]}, "line 2 has no assistant turn after a prompt"),
-        ({"messages": []}, "line 2 has no assistant turn"),
-        ({"messages": [{"role": "user", "content": {"x": 1}}]}, "line 2: messages[0] needs a role and a content"),
-        ({"messages": [{"role": "user", "content": "Q"}, "A"]}, "line 2: messages[1] needs a role and a content"),
+        ("{not json\n", "line 2: not valid JSON"),
+        ([1, 2], "line 2: the row is not an object"),
+        ({"prompt": "x"}, "line 2: field 'messages' is null, not a list"),
+        ({"messages": [{"role": "user", "content": "Q"}]}, "line 2: no assistant turn"),
+        ({"messages": [{"role": "assistant", "content": "A"}]}, "line 2: no assistant turn after a prompt"),
+        ({"messages": []}, "line 2: field 'messages' is empty"),
+        (
+            {"messages": [{"role": "user", "content": {"x": 1}}]},
+            "line 2: the content of a turn in 'messages'",
+        ),
+        ({"messages": [{"role": "user", "content": "Q"}, "A"]}, "line 2: a turn in 'messages' is str"),
     ],
 )
 def test_an_ill_formed_row_names_file_and_line(tmp_path, bad, message):
     path = write_rows(tmp_path / "d.jsonl", [row(), bad])
     with pytest.raises(UserError) as error:
-        EvaluationSuite(domain=path).rows()
+        EvaluationSuite(domain=source(path)).rows()
     assert f"{path}, {message}" in str(error.value)
 
 
 def test_an_empty_file_and_a_binary_one(tmp_path):
     with pytest.raises(UserError, match="holds no rows"):
-        EvaluationSuite(domain=write_rows(tmp_path / "d.jsonl", ["\n", " \n"])).rows()
+        EvaluationSuite(domain=source(write_rows(tmp_path / "d.jsonl", ["\n", " \n"]))).rows()
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is not UTF-8"):
-        EvaluationSuite(domain=tmp_path / "b.jsonl").rows()
+    with pytest.raises(UserError, match="convert it to UTF-8"):
+        EvaluationSuite(domain=source(tmp_path / "b.jsonl")).rows()
 
 
 def test_the_last_assistant_turn_is_the_reference(tmp_path):
@@ -102,7 +110,7 @@ def test_the_last_assistant_turn_is_the_reference(tmp_path):
         {"role": "assistant", "content": "A2"},
     ]
     path = write_rows(tmp_path / "d.jsonl", ["\n", {"messages": turns}])
-    (only,) = EvaluationSuite(domain=path).rows()
+    (only,) = EvaluationSuite(domain=source(path)).rows()
     assert (only.number, only.messages, only.reference) == (2, turns[:4], "A2")
 
 
@@ -113,7 +121,7 @@ def test_a_broken_schema(tmp_path, domain, schema, message):
     path = tmp_path / "schema.json"
     path.write_text(schema)
     with pytest.raises(UserError, match=message):
-        EvaluationSuite(domain=domain, schema=path).rows()
+        EvaluationSuite(domain=source(domain), schema=path).rows()
 
 
 def test_references_that_do_not_fit_are_told(tmp_path, caplog, monkeypatch):
@@ -121,9 +129,9 @@ def test_references_that_do_not_fit_are_told(tmp_path, caplog, monkeypatch):
     path = write_rows(tmp_path / "d.jsonl", [row(), row('{"a": "x"}'), row("plain")])
     schema = tmp_path / "schema.json"
     schema.write_text('{"properties": {"a": {"type": "integer"}}}')
-    assert len(EvaluationSuite(domain=path, schema=schema).rows()) == 3
+    assert len(EvaluationSuite(domain=source(path), schema=schema).rows()) == 3
     assert "2 of 3 references do not fit" in caplog.text
-    assert "first in line 2" in caplog.text
+    assert "first in row 2" in caplog.text
 
 
 @given(st.lists(st.integers(), max_size=40, unique=True), st.integers(1, 50))
@@ -164,7 +172,60 @@ def test_single_texts_stand_for_lists_and_off_for_nothing(domain):
 
 def test_other_right_answers_may_stand_in_a_row(tmp_path):
     path = write_rows(tmp_path / "d.jsonl", [row("Paris", references=["paris", "Paris, France"], topic="cities")])
-    (only,) = EvaluationSuite(domain=path).rows()
+    (only,) = EvaluationSuite(domain=source(path)).rows()
     assert (only.references, only.given["topic"]) == (("paris", "Paris, France"), "cities")
     with pytest.raises(UserError, match="line 1: 'references' is not a list of texts"):
-        EvaluationSuite(domain=write_rows(tmp_path / "e.jsonl", [row(references="Paris")])).rows()
+        EvaluationSuite(domain=source(write_rows(tmp_path / "e.jsonl", [row(references="Paris")]))).rows()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings"),
+    [
+        ("rows.csv", "question,answer\nQ,A\n", {"columns": {"prompt": "question", "completion": "answer"}}),
+        ("rows.json", json.dumps([{"instruction": "Q", "output": "A"}]), {}),
+        (
+            "rows.jsonl",
+            json.dumps({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]}),
+            {},
+        ),
+    ],
+)
+def test_rows_may_have_any_format_that_is_trained_on(tmp_path, name, content, settings):
+    (tmp_path / name).write_text(content)
+    suite = EvaluationSuite.from_dict({"domain": {"path": str(tmp_path / name), **settings}})
+    (only,) = suite.rows()
+    assert (only.messages, only.reference) == ([{"role": "user", "content": "Q"}], "A")
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        ({"path": "/nowhere/rows.csv"}, "'/nowhere/rows.csv' does not exist"),
+        ({"path": "rows.csv", "weight": 2}, "evaluation.domain.weight is no key: known are path, name"),
+        ({"columns": {}}, "evaluation.domain: path must name a file"),
+        (
+            {"path": "rows.csv", "columns": {"promt": "q"}},
+            "columns maps unknown field 'promt' (did you mean 'prompt'?)",
+        ),
+    ],
+)
+def test_a_wrong_source_is_one_sentence(domain, message):
+    with pytest.raises(UserError) as error:
+        EvaluationSuite.from_dict({"domain": domain})
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_rows_that_ask_nothing_are_refused(tmp_path):
+    (tmp_path / "rows.txt").write_text("Only text.\n")
+    with pytest.raises(UserError, match="is plain text, which asks nothing"):
+        EvaluationSuite(domain=source(tmp_path / "rows.txt")).rows()
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    path = write_rows(tmp_path / "rows.jsonl", [{"messages": [{"role": "user", "content": "Q"}, call]}])
+    with pytest.raises(UserError, match="line 1: its last assistant turn calls a tool"):
+        EvaluationSuite(domain=source(path)).rows()
+
+
+def test_tools_are_kept_for_the_prompt(tmp_path):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    (only,) = EvaluationSuite(domain=source(write_rows(tmp_path / "t.jsonl", [row("A", tools=[tool])]))).rows()
+    assert only.tools == [tool]

@@ -9,8 +9,9 @@ from tiny_runs import tiny_arguments, tiny_rows
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.batching.collate import SupervisedCollator
+from hf_recipes.data.prepare import prepare_data
 from hf_recipes.training.eval_parts import evaluate_in_parts
-from hf_recipes.training.suite_rows import eval_sets, format_judge, recipe_suite, suite_parts
+from hf_recipes.training.suite_rows import eval_sets, format_judge, recipe_suite, suite_parts, tell_trained_rows
 from hf_recipes.training.trainer import SupervisedTrainer
 
 ANSWER = {"role": "assistant", "content": '{"item": "pens"}'}
@@ -38,12 +39,25 @@ def test_rows_are_masked_as_those_trained_on(tmp_path, tokenizer):
     assert suite_parts(None, tokenizer, {}) == {}
 
 
+def test_rows_that_are_trained_on_too_are_told(tmp_path, tokenizer, caplog):
+    recipe = make_recipe(tmp_path)
+    suite = recipe_suite(recipe)
+    rows = [json.loads(line) for line in (tmp_path / "domain.jsonl").read_text().splitlines()]
+    trained = [{"prompt": row["messages"][0]["content"] + " ", "completion": "another"} for row in rows[2:4]]
+    for name, added in (("other", []), ("same", trained)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps([*added, {"prompt": "Something else?", "completion": "Yes."}]))
+        tell_trained_rows(suite, prepare_data([{"path": str(path)}], tokenizer, eval_share=0))
+        assert caplog.text.count("are trained on too") == bool(added)
+    assert "2 of 6 prompts are trained on too (first: row 3 of" in caplog.text
+
+
 def test_what_could_not_be_evaluated_is_told_before_the_training(tmp_path):
     assert recipe_suite({}) is None
     with pytest.raises(UserError, match=r"evaluation\.general: the file '/nowhere' does not exist"):
         recipe_suite(make_recipe(tmp_path, general="/nowhere"))
-    (tmp_path / "bad.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"bad\.jsonl, line 1 has no list 'messages'"):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "completion": ""}\n')
+    with pytest.raises(UserError, match=r"bad\.jsonl, line 1: an assistant turn is empty"):
         recipe_suite(make_recipe(tmp_path, domain=str(tmp_path / "bad.jsonl")))
     with pytest.raises(UserError, match="is no format"):
         recipe_suite(make_recipe(tmp_path, format={"jsn": True}))

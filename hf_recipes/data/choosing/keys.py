@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,11 @@ def row_keys(example: Example) -> RowKeys:
             prompt_key = _number(digest.digest())
         digest.update(text + b"\0")
     return RowKeys(_number(digest.digest()), prompt_key, _hash(b"\0".join(said[index] for index in answers)))
+
+
+def prompt_key(messages: Sequence[Message]) -> int:
+    """The `RowKeys.prompt_key` of a sample whose last answer follows on `messages`."""
+    return row_keys(Example([*messages, {"role": "assistant", "content": ""}])).prompt_key
 
 
 def text_hash(text: str) -> int:

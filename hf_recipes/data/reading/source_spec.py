@@ -90,6 +90,13 @@ class SourceSpec:
         return self.eval_share == 1
 
     @property
+    def given(self) -> str | dict[str, Any]:
+        """As one would write it in a recipe: the path alone, or a mapping of what is not by default."""
+        values = {item.name: getattr(self, item.name) for item in dataclass_fields(self)}
+        changed = {key: value for key, value in values.items() if value != getattr(SourceSpec(self.path), key)}
+        return {"path": self.path, **changed} if changed else self.path
+
+    @property
     def label(self) -> str:
         """A short name: the file's name without its ending, or the dataset's name on the Hub."""
         if not looks_local(self.path):

@@ -38,12 +38,13 @@ def _row(where: str, line: str) -> dict[str, Any]:
         ) from None
     if not isinstance(row, dict):
         raise UserError(f"{where} is not an object: write a row as {{…}}.")
-    if "\\ud" in line.lower() and not _has_utf8(row):  # no tokenizer takes it
+    if "\\ud" in line.lower() and not has_utf8(row):  # no tokenizer takes it
         raise UserError(f"{where} has half a surrogate pair (\\ud800 to \\udfff), which is no character.")
     return row
 
 
-def _has_utf8(row: dict[str, Any]) -> bool:
+def has_utf8(row: dict[str, Any]) -> bool:
+    """Whether every text in a row is made of whole characters."""
     try:
         json.dumps(row, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:

@@ -224,5 +224,5 @@ def test_what_cannot_be_streamed_is_told(tmp_path, directory, encoder):
     with pytest.raises(UserError, match=r"All 300 rows of '.*a.jsonl' were dropped: 300 × longer than max_length 4"):
         list(streamed(directory, encoder, [{"path": str(directory / "a.jsonl")}], max_length=4).train)
     write(tmp_path / "bad.jsonl", [row("a", 1), {"prompt": 1, "completion": "x"}])
-    with pytest.raises(UserError, match=r"bad.jsonl, row 2: .* set bad_rows: drop"):
+    with pytest.raises(UserError, match=r"bad.jsonl, line 2: .* set bad_rows: drop"):
         list(streamed(tmp_path, encoder, [{"path": str(tmp_path / "bad.jsonl")}], bad_rows="fail", eval_share=0).train)

@@ -113,7 +113,7 @@ def test_d1_bad_line_is_counted_with_file_and_line_and_the_others_are_kept(tmp_p
 def test_bad_rows_fail_names_file_and_line(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n{"text": \n', encoding="utf-8")
-    with pytest.raises(UserError, match=r"rows\.jsonl, row 2: not valid JSON .*bad_rows: drop"):
+    with pytest.raises(UserError, match=r"rows\.jsonl, line 2: not valid JSON .*bad_rows: drop"):
         list(read_rows(SourceSpec(str(file)), Ledger("rows", bad_rows="fail")))
 
 
