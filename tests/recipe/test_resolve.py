@@ -80,17 +80,18 @@ def test_a_tilde_in_a_recipe_is_the_home_directory(recipe_file, tmp_path, monkey
 
 
 def test_every_file_of_an_evaluation_is_found_beside_the_recipe(recipe_file):
-    for name in ("choices.jsonl", "score.py", "schema.json", "task.yaml"):
+    for name in ("choices.jsonl", "score.py", "schema.json", "task.yaml", "rows.csv"):
         (recipe_file.parent / name).touch()
     recipe_file.write_text(
         RECIPE + "evaluation: {choices: choices.jsonl, function: score.py:own, format: {schema: schema.json}, "
-        "tasks: [task.yaml, arc_easy]}\n"
+        "tasks: [task.yaml, arc_easy], domain: {path: rows.csv, columns: {prompt: q, completion: a}}}\n"
     )
     found = load_recipe(str(recipe_file)).values["evaluation"]
     beside = recipe_file.parent.resolve()
     assert found["choices"] == str(beside / "choices.jsonl")
     assert found["function"] == f"{beside / 'score.py'}:own"
     assert found["format"] == {"schema": str(beside / "schema.json")}
+    assert found["domain"]["path"] == str(beside / "rows.csv")
     assert found["tasks"] == [str(beside / "task.yaml"), "arc_easy"]
 
 
