@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -40,6 +42,20 @@ atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_error
 def one_thread(monkeypatch):
     """A run takes all cores; a tiny model in a test is many times slower with two threads than with one."""
     monkeypatch.setattr("hf_recipes.training.environment.threads_per_rank", lambda cores, local_ranks: 1)
+
+
+_modules_at_the_last_freeze = 0
+
+
+@pytest.fixture(autouse=True)
+def only_new_garbage():
+    """What the libraries' modules are made of is put where the garbage collector does not look: the Trainer calls it at
+    each start, and going through their million objects takes far longer than training a tiny model."""
+    global _modules_at_the_last_freeze
+    if len(sys.modules) != _modules_at_the_last_freeze:
+        gc.collect()
+        gc.freeze()
+        _modules_at_the_last_freeze = len(sys.modules)
 
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

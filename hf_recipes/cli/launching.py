@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.cli.flags import require_recipe
+from hf_recipes.recipe.defaults import default_told
 from hf_recipes.recipe.key_table import KeySpec, load_key_table
 from hf_recipes.recipe.validate import REFUSED_KEYS
 
@@ -46,7 +47,7 @@ def _used(spec: KeySpec) -> bool:
 
 def _line(spec: KeySpec) -> str:
     choices = f" [{'|'.join(spec.choices)}]" if spec.choices and len(spec.choices) <= 12 else ""
-    return f"  --{spec.name} (default {_short(spec.default)}){choices}\n      {spec.help}"
+    return f"  --{spec.name} (default {default_told(spec.name, spec.default, _short)}){choices}\n      {spec.help}"
 
 
 def _short(value: Any) -> str:

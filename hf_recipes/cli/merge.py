@@ -149,7 +149,7 @@ def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, d
         from hf_recipes.export.card import write_model_card
 
         write_model_card(directory, report.output, merge=report.to_dict())
-    print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else printable("\n".join(report.lines())))
+    print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else printable(str(report)))
     return 0
 
 

@@ -45,6 +45,9 @@ class MergeReport:
     notices: list[str]
     proof: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return json_safe(asdict(self))

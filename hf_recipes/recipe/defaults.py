@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _FOR_ALL: dict[str, Any] = {
@@ -38,9 +39,27 @@ _BY_METHOD: dict[str, dict[str, Any]] = {
     "prefix": _FOR_SMALL,
     "ia3": _FOR_SMALL,
 }
-
+# Left out, these are decided when the run starts, from the hardware, the method and what is measured.
+DECIDED_AT_THE_START: dict[str, str] = {
+    "dtype": "bf16 where the hardware computes it, else fp32; fp32 (full)",
+    "bf16": "as the hardware and `dtype` allow",
+    "activation_checkpointing": "as far as measured memory asks for it",
+}
 
 METHODS = tuple(_BY_METHOD)
+
+
+def default_told(key: str, default: Any, show: Callable[[Any], str]) -> str:
+    """What holds where a recipe says nothing of `key`, which for some keys depends on the method: `default` is that of
+    its dataclass, `show` writes a value (empty for one that says nothing)."""
+    if key in DECIDED_AT_THE_START:
+        return DECIDED_AT_THE_START[key]
+    methods: dict[str, list[str]] = {}
+    for method in METHODS:
+        methods.setdefault(show(recipe_defaults(method).get(key, default)), []).append(method)
+    if len(methods) == 1:
+        return next(iter(methods))
+    return "; ".join(f"{value or 'none'} ({', '.join(names)})" for value, names in methods.items())
 
 
 def recipe_defaults(method: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_recipes.recipe.defaults import METHODS, recipe_defaults
+from hf_recipes.recipe.defaults import default_told
 from hf_recipes.recipe.key_table import KeySpec, load_key_table
 
 _OWNERS = {
@@ -39,7 +39,8 @@ def _lines(table: Mapping[str, KeySpec]) -> Iterator[str]:
         yield "| key | values | default | meaning |"
         yield "| --- | --- | --- | --- |"
         for spec in specs:
-            yield f"| `{spec.name}` | {_values(spec)} | {_default(spec)} | {_cell(spec.help)} |"
+            default = default_told(spec.name, spec.default, _value)
+            yield f"| `{spec.name}` | {_values(spec)} | {default} | {_cell(spec.help)} |"
 
 
 def _values(spec: KeySpec) -> str:
@@ -47,17 +48,6 @@ def _values(spec: KeySpec) -> str:
         others = [kind for kind in spec.kinds if kind not in ("str", "null")]
         return _cell(" ".join([*(f"`{choice}`" for choice in spec.choices), *others]))
     return ", ".join(kind for kind in spec.kinds if kind != "null") or "any"
-
-
-def _default(spec: KeySpec) -> str:
-    """What holds where the recipe says nothing, which for some keys depends on the method."""
-    methods: dict[str, list[str]] = {}
-    for method in METHODS:
-        value = recipe_defaults(method).get(spec.name, spec.default)
-        methods.setdefault(_value(value), []).append(method)
-    if len(methods) == 1:
-        return next(iter(methods))
-    return "; ".join(f"{value or 'none'} ({', '.join(names)})" for value, names in methods.items())
 
 
 def _value(value: Any) -> str:

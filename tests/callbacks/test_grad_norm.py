@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sampled import sampled
 from torch import nn
 from transformers import TrainerCallback
 from watch_helpers import NAN_LOSS, VOCABULARY, PoisonModel, logged, make_trainer, rows
@@ -99,7 +100,7 @@ def test_a_frozen_part_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-@pytest.mark.parametrize("max_grad_norm", [0.0, 0.1])
+@pytest.mark.parametrize("max_grad_norm", sampled([0.0, 0.1], keep=[0.1]))
 def test_an_exploding_gradient_names_the_layer_it_comes_from(per_layer, max_grad_norm, tmp_path):
     class HeadExplodes(PoisonModel):
         """The head's gradient alone is multiplied where the marker is met."""

@@ -7,7 +7,7 @@ from fault_runs import FAULTS, FAULTS_OF_TWO_RANKS
 from healthy_runs import HEALTHY, HEALTHY_OF_TWO_RANKS
 from trials import false_alarms, here, on_two_ranks, try_fault
 
-# Every fourth fault and every sixteenth healthy run; slow ones and those of two ranks are tested in files of their own.
+# Every sixth fault and one healthy run in forty; slow ones and those of two ranks are tested in files of their own.
 SLOW = ("steps that become slower", "data that come too slowly")
 # What the clock tells: a neighbour on the machine really makes a healthy run slower. The benchmark counts it too.
 TIMED = "throughput"
@@ -25,12 +25,12 @@ def fault_names(faults):
 
 
 def of_faults():
-    quick = {index for index, fault in enumerate(FAULTS) if index % 4 == 0 and fault.name not in SLOW}
+    quick = {index for index, fault in enumerate(FAULTS) if index % 6 == 0 and fault.name not in SLOW}
     return each(FAULTS, fault_names(FAULTS), quick)
 
 
 def of_healthy():
-    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 16)))
+    return each(HEALTHY, [run.name for run in HEALTHY], set(range(0, len(HEALTHY), 40)))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from sampled import sampled
 from torch import nn
 from transformers import TrainerCallback
 from watch_helpers import NAN_LOSS_ONLY, VOCABULARY, PoisonModel, logged, make_trainer, rows, weights
@@ -39,22 +40,21 @@ class Loud(PoisonModel):
         return {**out, "loss": out["loss"] + more}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"gradient_accumulation_steps": 4, "max_steps": 30},
-        {"per_device_train_batch_size": 8, "learning_rate": 1e-3, "max_steps": 100},
-        {"per_device_train_batch_size": 8, "data": rows(16), "max_steps": 120},  # two batches in turn
-        {"data": rows(1), "max_steps": 120},  # one row, over and over
-        {"per_device_train_batch_size": 16, "data": rows(16), "learning_rate": 3e-2, "max_steps": 150},
-        {"optim": "sgd", "learning_rate": 0.5, "max_steps": 120},
-        {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 3}},
-    ],
-    ids=["rows", "accumulated", "slow", "two batches", "one row", "one batch", "sgd", "restarts"],
-)
-def test_a_healthy_run_is_silent_until_the_end(options, tmp_path):
-    trainer = run(tmp_path, **options)
+HEALTHY = {
+    "rows": {},
+    "accumulated": {"gradient_accumulation_steps": 4, "max_steps": 30},
+    "slow": {"per_device_train_batch_size": 8, "learning_rate": 1e-3, "max_steps": 100},
+    "two batches in turn": {"per_device_train_batch_size": 8, "data": rows(16), "max_steps": 120},
+    "one row, over and over": {"data": rows(1), "max_steps": 120},
+    "one batch": {"per_device_train_batch_size": 16, "data": rows(16), "learning_rate": 3e-2, "max_steps": 150},
+    "sgd": {"optim": "sgd", "learning_rate": 0.5, "max_steps": 120},
+    "restarts": {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": {"num_cycles": 3}},
+}
+
+
+@pytest.mark.parametrize("name", sampled(HEALTHY, keep=["rows", "accumulated", "one row, over and over", "sgd"]))
+def test_a_healthy_run_is_silent_until_the_end(name, tmp_path):
+    trainer = run(tmp_path, **HEALTHY[name])
     assert events(tmp_path, "alarm") == []
     (note,) = events(tmp_path, "note")
     assert note["first_level"] == pytest.approx(sorted(logged(trainer, "loss")[:4])[1], rel=0.2)
@@ -68,7 +68,7 @@ def test_what_is_seen_is_the_loss_that_the_trainer_logs(tmp_path):
     assert list(watch.detector.recent) == pytest.approx(logged(trainer, "loss"), abs=1e-4)
 
 
-@pytest.mark.parametrize("at", [21, 40])
+@pytest.mark.parametrize("at", sampled([21, 40], keep=[21]))
 def test_a_spike_is_told_at_its_step(at, tmp_path):
     run(tmp_path, model=Loud(at, 30.0), warmup_steps=3)
     (alarm,) = events(tmp_path, "alarm")
@@ -103,7 +103,7 @@ def unlearnable(count):
     return [{"input_ids": ids, "labels": labels} for ids, labels in made]
 
 
-@pytest.mark.parametrize("start", [0, 60])
+@pytest.mark.parametrize("start", sampled([0, 60], keep=[60]))
 @pytest.mark.parametrize(("rate", "growth"), [(30.0, 1.0), (1.0, 1.15)], ids=["at once", "growing"])
 def test_a_learning_rate_that_diverges_is_told_within_fifty_steps(start, rate, growth, tmp_path):
     watch, faster = LossWatch(), Faster(start, rate, growth)

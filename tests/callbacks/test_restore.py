@@ -102,8 +102,10 @@ def test_the_steps_after_it_are_those_of_an_optimizer_that_started_from_the_chec
     "schedule",
     [
         "linear",
-        "cosine_with_min_lr",
-        *(pytest.param(name, marks=pytest.mark.trials) for name in ("cosine", "constant", "warmup_stable_decay")),
+        *(
+            pytest.param(name, marks=pytest.mark.trials)
+            for name in ("cosine", "cosine_with_min_lr", "constant", "warmup_stable_decay")
+        ),
     ],
 )
 def test_the_learning_rate_halves_and_stays_halved_through_a_resume(schedule, tmp_path):

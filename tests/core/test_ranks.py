@@ -107,7 +107,13 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "answers"), [("well", ["made", "found"]), ("fail", ["refused: the data is bad"] * 2)])
+@pytest.mark.parametrize(
+    ("end", "answers"),
+    [
+        pytest.param("well", ["made", "found"], marks=pytest.mark.trials),
+        ("fail", ["refused: the data is bad"] * 2),
+    ],
+)
 def test_d16_ranks_wait_for_long_work_beyond_the_time_out_of_collectives(tmp_path, end, answers):
     command = [sys.executable, "-c", LONG_WORK_PROGRAM, str(tmp_path / "result"), end]
     assert [text.splitlines()[-1] for text in run_ranks(command)] == answers

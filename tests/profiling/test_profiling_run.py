@@ -115,6 +115,7 @@ def test_fp32_is_told_and_bf16_autocast_seen_in_the_products(recipe, tmp_path):
     assert (mixed.setting.weights, mixed.setting.autocast) == ("float32", "bfloat16")
 
 
+@pytest.mark.trials
 def test_packing_checkpointing_and_eager_attention_are_seen(recipe, tmp_path):
     keys = ("--attn_implementation", "eager", "--activation_checkpointing", "true", "--lora_dropout", "0.1")
     profile = profile_recipe(recipe(*keys), 1, tmp_path / "run")
@@ -150,6 +151,7 @@ def test_a_prefix_cannot_be_packed_and_brings_its_mask(recipe, tmp_path):
     assert mask.advice.startswith("method: prefix masks its own virtual tokens")
 
 
+@pytest.mark.trials
 def test_keys_of_a_whole_run_are_told_to_have_no_effect(recipe, tmp_path, caplog):
     keys = ("--max_steps", "50", "--output_dir", "runs/x", "--resume_from_checkpoint", "last")
     caplog.set_level("WARNING", "hf_recipes")

@@ -60,6 +60,14 @@ def run_page(tmp_path_factory):
     return logged_run(tmp_path_factory.mktemp("run"))
 
 
+@pytest.fixture(scope="module")
+def shared(browser, run_page):
+    """The page, opened once for the tests that leave it as they found it: to load it takes seconds."""
+    page = Watched(browser).open(run_page)
+    yield page
+    page.close()
+
+
 def written(page: Path, kind: str, name: str) -> dict[int, float]:
     """The numbers of events.jsonl."""
     lines = map(json.loads, (page.parent / "events.jsonl").read_text().splitlines())
@@ -78,54 +86,51 @@ def names(traces) -> list[str]:
     return [trace["name"] for trace in traces]
 
 
-def test_it_draws_all_panels_says_nothing_and_asks_for_nothing(run_page, watched):
-    seen = watched().open(run_page)
+def test_it_draws_all_panels_says_nothing_and_asks_for_nothing(run_page, shared):
     for title in ("Loss", "Learning rate", "Gradient norm before clipping", "Tokens per second", "Memory (GB)"):
-        assert seen.traces(title)
-    seen.page.click("#others summary")
-    assert names(seen.traces("epoch"))[0] == "epoch"
-    seen.settle()
-    assert seen.said == []
-    assert seen.asked == [run_page.resolve().as_uri()]
+        assert shared.traces(title)
+    shared.page.click("#others summary")
+    assert names(shared.traces("epoch"))[0] == "epoch"
+    shared.settle()
+    assert shared.said == []
+    assert shared.asked == [run_page.resolve().as_uri()]
 
 
 @pytest.mark.parametrize("step", sampled([1, 100, 237, STEPS], keep=[237]))
-def test_values_shown_on_hover_are_those_of_the_event_log(run_page, watched, step):
-    seen = watched().open(run_page)
+def test_values_shown_on_hover_are_those_of_the_event_log(run_page, shared, step):
     for title, name, field in (
         ("Loss", "train", "loss"),
         ("Learning rate", "learning rate", "learning_rate"),
         ("Gradient norm before clipping", "gradient norm", "grad_norm"),
     ):
-        shown = value_shown(seen.hover(title, step), name, step)
+        shown = value_shown(shared.hover(title, step), name, step)
         assert shown == written(run_page, "log", field)[step]
     if step == 100:
-        assert value_shown(seen.hover("Loss", step), "eval", step) == written(run_page, "eval", "eval_loss")[100]
+        assert value_shown(shared.hover("Loss", step), "eval", step) == written(run_page, "eval", "eval_loss")[100]
 
 
-def test_every_number_drawn_is_one_of_the_event_log(run_page, watched):
-    seen = watched().open(run_page)
+def test_every_number_drawn_is_one_of_the_event_log(run_page, shared):
     fields = {"Loss": "loss", "Tokens per second": "tokens_per_second", "Learning rate": "learning_rate"}
     for title, field in fields.items():
-        trace = seen.traces(title)[0]
+        trace = shared.traces(title)[0]
         assert dict(zip(trace["x"], trace["y"], strict=True)) == written(run_page, "log", field)
 
 
-def test_an_alarm_tells_on_the_curve_what_was_seen_and_what_to_do(run_page, watched):
-    told = " ".join(watched().open(run_page).hover("Gradient norm before clipping", 120).split())
+def test_an_alarm_tells_on_the_curve_what_was_seen_and_what_to_do(shared):
+    told = " ".join(shared.hover("Gradient norm before clipping", 120).split())
     for part in ("grad_norm", "gradient norm 9.3 is exploding", "Halve learning_rate"):
         assert part in told
 
 
-def test_the_band_is_drawn_round_the_gradient_norm(run_page, watched):
-    traces = {trace["name"]: trace for trace in watched().open(run_page).traces("Gradient norm before clipping")}
+def test_the_band_is_drawn_round_the_gradient_norm(shared):
+    traces = {trace["name"]: trace for trace in shared.traces("Gradient norm before clipping")}
     assert set(traces["band, low"]["y"]) == {0.3}
     assert set(traces["healthy band"]["y"]) == {2.1}
     assert traces["healthy band"]["fill"] == "tonexty"
 
 
-def test_a_gap_where_values_are_not_finite_and_a_cross_for_each(run_page, watched):
-    traces = {trace["name"]: trace for trace in watched().open(run_page).traces("Gradient norm before clipping")}
+def test_a_gap_where_values_are_not_finite_and_a_cross_for_each(shared):
+    traces = {trace["name"]: trace for trace in shared.traces("Gradient norm before clipping")}
     curve = traces["gradient norm"]
     place = curve["x"].index(180)
     assert curve["y"][place + 1] is None
@@ -135,18 +140,17 @@ def test_a_gap_where_values_are_not_finite_and_a_cross_for_each(run_page, watche
     assert (crosses["x"], crosses["text"]) == ([181, 182, 183], ["nan"] * 3)
 
 
-def test_the_log_scale_goes_on_and_off(run_page, watched):
-    seen = watched().open(run_page)
+def test_the_log_scale_goes_on_and_off(shared):
     kind = "plot => plot._fullLayout.yaxis.type"
-    toggle = seen.page.locator('figure[data-title="Loss"] button.log')
-    assert (seen.plot("Loss").evaluate(kind), toggle.get_attribute("aria-pressed")) == ("linear", "false")
+    toggle = shared.page.locator('figure[data-title="Loss"] button.log')
+    assert (shared.plot("Loss").evaluate(kind), toggle.get_attribute("aria-pressed")) == ("linear", "false")
     toggle.click()
-    seen.settle()
-    assert (seen.plot("Loss").evaluate(kind), toggle.get_attribute("aria-pressed")) == ("log", "true")
-    assert seen.plot("Learning rate").evaluate(kind) == "linear"
+    shared.settle()
+    assert (shared.plot("Loss").evaluate(kind), toggle.get_attribute("aria-pressed")) == ("log", "true")
+    assert shared.plot("Learning rate").evaluate(kind) == "linear"
     toggle.click()
-    seen.settle()
-    assert seen.plot("Loss").evaluate(kind) == "linear"
+    shared.settle()
+    assert shared.plot("Loss").evaluate(kind) == "linear"
 
 
 def test_smoothing_never_hides_the_raw_points(run_page, watched):

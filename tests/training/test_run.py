@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from sampled import sampled
 from tiny_models import make_tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -108,7 +109,7 @@ def test_d8_the_end_of_turn_is_obeyed_by_generation(workplace):
     assert tokenizer.chat_template
 
 
-@pytest.mark.parametrize("method", ["lora", "dora", "qlora", "full"])
+@pytest.mark.parametrize("method", sampled(["lora", "dora", "qlora", "full"], keep=["lora"]))
 def test_every_method_trains_saves_and_loads_in_plain_transformers(method, workplace, tiny_model_dir):
     keys = ["--output_dir", "run", "--method", method, "--max_steps", "12", "--eval_strategy", "no"]
     run = train(load_recipe("recipe.yaml", keys))
@@ -200,6 +201,7 @@ def test_wrong_use_found_only_by_the_ranks_is_still_one_sentence_and_code_2(work
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_fewer_ranks_than_asked_stop_the_run_with_the_cure(workplace):
     code, text = launch(
         *("accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "hf_recipes.sft"),
