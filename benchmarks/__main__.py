@@ -12,6 +12,7 @@ import argparse
 import datetime
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+# Printed to stdout by an import of DeepSpeed, and versions, which the page names once.
+NO_RESULT = re.compile(r"^\[\d{4}-.*\] \[(WARNING|INFO)\]|^\{'python':")
 MODEL = "MODEL"  # in a command: the directory of SmolLM2
 
 
@@ -110,11 +113,16 @@ def run(name: str, benchmark: Benchmark) -> tuple[str, int]:
         [sys.executable, str(HERE / script), *known], stdout=subprocess.PIPE, text=True, env=calm_environment()
     )
     shown = " ".join(f'"{part}"' if " " in part else part for part in ("benchmarks/" + script, *arguments))
-    table = as_markdown(name, done.stdout.strip())
+    table = as_markdown(name, results_of(done.stdout))
     seconds = time.monotonic() - started
     end = "" if not done.returncode else f"\n**It ended with exit code {done.returncode}.**\n"
     heading = f"## {benchmark.question}\n\n{benchmark.reading} `python {shown}` ({seconds:.0f} s):\n"
     return f"{heading}\n{table}\n{end}", done.returncode
+
+
+def results_of(output: str) -> str:
+    """What was printed, without what is no result."""
+    return "\n".join(line for line in output.strip().splitlines() if not NO_RESULT.search(line))
 
 
 def as_markdown(name: str, output: str) -> str:

@@ -42,7 +42,7 @@ def train_and_save(
 
 
 def write_cards(run: RunDirectory) -> None:
-    """Our card in place of PEFT's empty template beside the result, and of TRL's, with its "None", in the run."""
+    """Our card in place of PEFT's empty template beside the result, and in the run."""
     from hf_recipes.export.card import write_model_card
 
     write_model_card(run.path, run.result)

@@ -60,6 +60,9 @@ class SupervisedTrainer(SFTTrainer):
         # The count is over all ranks and accumulated batches, while DDP averages gradients over ranks.
         return loss * (self.accelerator.num_processes if self.args.average_tokens_across_devices else 1)
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: `SFTTrainer` writes one at each save, before there is a result; `finish` writes ours, of the run."""
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Orders of our own for ``random`` and ``group_by_length``: `Trainer`'s are drawn from the global random state,
         which dropout moves apart on CPU ranks and a resumed run does not have, and meet other samples in a step when

@@ -43,6 +43,14 @@ def test_losses_and_gradient_norms_equal_trls_over_training(method, rows, tokeni
     assert difference.mean() < 2e-5, difference
 
 
+def test_a_save_leaves_no_card_of_trls_for_a_result_that_is_not_there_yet(rows, tokenizer, tmp_path):
+    for trainer, cards in ((SFTTrainer, 1), (SupervisedTrainer, 0)):
+        run = tmp_path / trainer.__name__
+        losses(trainer, make_tiny_llama(len(tokenizer)), rows, tokenizer, run, save_strategy="steps", save_steps=2)
+        assert (run / "checkpoint-2").is_dir()
+        assert len(list(run.glob("README.md"))) == cards
+
+
 def test_d17_the_same_global_batch_by_another_accumulation_gives_the_same_losses(rows, tokenizer, tmp_path):
     model = make_tiny_llama(len(tokenizer))
     runs = [

@@ -38,7 +38,7 @@ def stopped_outside(reason: str) -> str:
     """The sentence of a run that was asked to stop while it was not training."""
     return (
         f"stopped by {reason} while nothing was being trained, so there was nothing to save: "
-        "start it again with --resume_from_checkpoint auto"
+        "start it again with --resume_from_checkpoint auto, which starts afresh where there is no checkpoint yet"
     )
 
 
