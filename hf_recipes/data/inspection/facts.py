@@ -24,10 +24,11 @@ class TokenShare:
 
 @dataclass(frozen=True)
 class FrequentAnswer:
-    """The most frequent answer, shortened, and how many conversations learn it and nothing else."""
+    """An answer, shortened, how many conversations learn it and nothing else, and the first row that does."""
 
     text: str
     count: int
+    row_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class TokenFacts:
     """What the tokens of the scanned training rows look like.
 
     `rows` of `of_rows` were scanned; `ends` maps a source to (conversations, those that learn the end-of-turn token);
-    `answers` are learned stretches of conversations; `doubled_bos` names rows that begin with two BOS tokens.
+    `answers` are learned stretches of conversations; `doubled_bos` names rows that begin with two BOS tokens;
+    `placeholders` are answers such as ``N/A``; `preamble` is what the chat template says by itself before a
+    conversation, where some shown sample has it.
     """
 
     rows: int
@@ -49,6 +52,8 @@ class TokenFacts:
     ends: dict[str, tuple[int, int]]
     doubled_bos: list[str]
     heaviest_answer: FrequentAnswer | None
+    placeholders: list[FrequentAnswer] = field(default_factory=list)
+    preamble: str = ""
 
 
 @dataclass(frozen=True)

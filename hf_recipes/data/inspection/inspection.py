@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.data.batching.collate import SupervisedCollator, padding_share
-from hf_recipes.data.inspection.batches import view_batches
+from hf_recipes.data.inspection.batches import BatchView, view_batches
 from hf_recipes.data.inspection.facts import FrequentAnswer, Inspection, TokenFacts, TokenShare
 from hf_recipes.data.inspection.histogram import histogram
 from hf_recipes.data.inspection.loader import Collator, LoaderSettings, TrainingRows, epoch_order, train_loader
+from hf_recipes.data.inspection.remarkable import placeholder_answers, template_preamble
 from hf_recipes.data.inspection.round_trip import RoundTrip
 from hf_recipes.data.inspection.scan import TokenScan, scan_tokens
 from hf_recipes.data.inspection.verdicts import judge
@@ -59,18 +60,19 @@ def inspect_data(
     )
     rows = TrainingRows(data.train, bins)
     order = epoch_order(rows, loader)
+    views = list(view_batches(train_loader(rows, order, collator, loader), rows, tokenizer, batches, loader))
     inspection = Inspection(
         recipe=recipe,
         model=model,
         loader=loader,
         report=data.report,
         batches_asked=batches,
-        batches=list(view_batches(train_loader(rows, order, collator, loader), rows, tokenizer, batches, loader)),
+        batches=views,
         padding_share=padding_share(
             rows.lengths()[order], loader.batch_size, getattr(collator, "pad_to_multiple_of", 1)
         ),
         packed=bins is not None,
-        tokens=_facts(scan, tokenizer),
+        tokens=replace(_facts(scan, tokenizer), preamble=_preamble_in(views, tokenizer)),
         round_trips=list(round_trips),
     )
     return replace(inspection, verdicts=judge(inspection))
@@ -95,7 +97,15 @@ def _facts(scan: TokenScan, tokenizer: Any) -> TokenFacts:
         ends={source: (ends.samples, ends.learn_it) for source, ends in scan.ends.items()},
         doubled_bos=scan.doubled_bos,
         heaviest_answer=heaviest,
+        placeholders=placeholder_answers(scan.short, tokenizer),
     )
+
+
+def _preamble_in(views: Sequence[BatchView], tokenizer: Any) -> str:
+    preamble = template_preamble(tokenizer)
+    samples = (sample for view in views for sample in view.samples)
+    texts = ("".join(segment.text for segment in sample.segments) for sample in samples)
+    return preamble if preamble and any(preamble in " ".join(text.split()) for text in texts) else ""
 
 
 def _top(counts: Counter[int], tokenizer: Any) -> list[TokenShare]:

@@ -18,6 +18,8 @@ from hf_recipes.core.labels import IGNORED_LABEL
 
 SCAN_ROWS = 100_000
 CHUNK_ROWS = 2_000
+SHORT_TOKENS = 8  # "not applicable" and the end of the turn
+MAX_SHORT = 10_000  # different ones; with more, answers are short because they should be
 
 
 @dataclass
@@ -34,7 +36,8 @@ class TokenScan:
 
     `lengths` and `learned` (int32, in the dataset's order) are tokens and learned tokens of every scanned row; `first`
     and `last` count the token ids that answers (learned stretches of conversations) begin and end with;
-    `doubled_bos` holds the rows that begin with two BOS tokens, `heaviest` the answer that is most frequent as a whole.
+    `doubled_bos` holds the rows that begin with two BOS tokens, `heaviest` the answer that is most frequent as a whole,
+    `short` the answers of a few tokens.
     """
 
     of_rows: int
@@ -46,6 +49,7 @@ class TokenScan:
     doubled_bos: list[str] = field(default_factory=list)
     conversations: int = 0
     heaviest: Heaviest | None = None
+    short: list[ShortAnswer] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -64,6 +68,15 @@ class Heaviest:
 
     token_ids: list[int]
     count: int
+
+
+@dataclass(frozen=True)
+class ShortAnswer:
+    """All that some conversations learn, in a few tokens; how many of them, and the first row."""
+
+    token_ids: list[int]
+    count: int
+    row_id: str
 
 
 def scan_tokens(
@@ -98,6 +111,7 @@ def scan_tokens(
     scan.lengths = np.concatenate(lengths) if lengths else scan.lengths
     scan.learned = np.concatenate(learned) if learned else scan.learned
     scan.heaviest = seen.heaviest()
+    scan.short = seen.short()
     return scan
 
 
@@ -192,6 +206,7 @@ class _Answers:
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self._leader: tuple[int, np.ndarray] | None = None
+        self._short: dict[int, tuple[list[int], str]] = {}
 
     def add(self, chunk: _Chunk) -> None:
         learned = chunk.learned
@@ -200,8 +215,13 @@ class _Answers:
             said = chunk.labels[start:end][learned[start:end]]
             key = hash(said.tobytes())
             self._counts[key] += 1
+            if len(said) <= SHORT_TOKENS and key not in self._short and len(self._short) < MAX_SHORT:
+                self._short[key] = (said.tolist(), chunk.row_ids[int(row)].as_py())
             if self._leader is None or self._counts[key] > self._counts[self._leader[0]]:
                 self._leader = (key, said)
+
+    def short(self) -> list[ShortAnswer]:
+        return [ShortAnswer(said, self._counts[key], row_id) for key, (said, row_id) in self._short.items()]
 
     def heaviest(self) -> Heaviest | None:
         if self._leader is None:

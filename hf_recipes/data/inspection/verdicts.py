@@ -20,6 +20,7 @@ MANY_SPACES = 0.05
 SHARE_TOLERANCE = 0.01
 SAME_FIRST_TOKEN = 0.95
 MANY_COPIES = 0.01
+_PREAMBLE_SHOWN = 100
 PERSONAL_DATA = "personal_data: "
 
 
@@ -33,10 +34,12 @@ def judge(inspection: Inspection) -> list[Verdict]:
         *_round_trips(inspection),
         *_drops(report),
         *_answers(inspection),
+        *_placeholders(inspection),
         *_leaks(report),
         *_shares(report),
         *_padding(inspection),
         *_spaces(inspection),
+        *_preamble(inspection),
         *_remarks(inspection),
     ]
     order: Sequence[Severity] = ("stop", "warn", "note")
@@ -140,6 +143,27 @@ def _answers(inspection: Inspection) -> Iterator[Verdict]:
             "stop" if share > MAX_ANSWER_SHARE else "warn",
             f"{share:.1%} of the conversations learn the same answer, {heaviest.text!r}, so always giving it would "
             "look right: balance the rows, or check that the answers are in the right column.",
+        )
+
+
+def _placeholders(inspection: Inspection) -> Iterator[Verdict]:
+    found = inspection.tokens.placeholders
+    if found:
+        shown = ", ".join(f"{answer.text!r} in {answer.count}" for answer in found[:3])
+        yield Verdict(
+            "note",
+            f"Some answers look like none ({shown} conversations; first: {found[0].row_id}): take the rows out, unless "
+            "that is the right answer.",
+        )
+
+
+def _preamble(inspection: Inspection) -> Iterator[Verdict]:
+    if preamble := inspection.tokens.preamble:
+        shown = preamble if len(preamble) <= _PREAMBLE_SHOWN else preamble[: _PREAMBLE_SHOWN - 1] + "…"
+        yield Verdict(
+            "note",
+            f"The chat template begins conversations that have no system turn with words of its own ({shown!r}), here "
+            "and when the model is used: give the rows a system turn to say something else.",
         )
 
 
