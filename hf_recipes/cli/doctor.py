@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import stat
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.log import logger
 from hf_recipes.doctor.network.options import add_measuring, add_strategy
 
 HELP = """Look at this machine, at a run, or at a log of any trainer, and say what is wrong and what to do.
@@ -97,7 +100,17 @@ def _target(options: argparse.Namespace) -> str | None:
         raise UserError(f"{flags[0]} is a recipe's key, and doctor reads none here: leave it out.")
     if len(options.recipe_keys) > 1:
         raise UserError(f"doctor takes one run or log at a time, not also '{options.recipe_keys[1]}'.")
+    if not options.recipe_keys and _is_file(sys.stdin):  # it may as well be the script that this stands in
+        logger.warning("This looks at the machine; to read the log on standard input: hf-recipes doctor - < FILE")
     return options.recipe_keys[0] if options.recipe_keys else None
+
+
+def _is_file(stream: Any) -> bool:
+    """Whether a file was redirected into a stream (``doctor < train.log``)."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+        return False
 
 
 def _run_of(path: Path) -> Path | None:

@@ -241,6 +241,15 @@ def test_our_own_folder_is_read_with_recipe_alarms_and_status(tmp_path):
     assert json.loads(json.dumps(found.as_values()))["healthy"] is False
 
 
+def test_watchers_of_an_own_script_leave_alarms_without_curves(tmp_path):
+    event = {"schema": 1, "attempt": 1, "rank": 0, "time": 1e9, "kind": "alarm", "step": 4, "detector": "non_finite"}
+    event |= {"verdict": "stop", "message": "Step 4: the loss is not finite."}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    found = diagnose_run(tmp_path)
+    assert found.summary == "alarms up to step 4 and no curves, which EventLogCallback keeps"
+    assert [cause.name for cause in found.causes] == ["not_finite"]
+
+
 @pytest.mark.parametrize(("status", "named"), [("failed", ["overfit_test"]), ("passed", [])])
 def test_what_the_overfit_test_named_is_read(status, named, tmp_path):
     causes = [{"kind": "learning_rate", "what": "learning_rate 0.5 is too large", "cure": "lower it"}]

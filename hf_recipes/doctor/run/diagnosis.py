@@ -91,6 +91,10 @@ def summary(case: Case) -> str:
     """How the run went, in a line."""
     replay = case.replay
     planned = f" of {case.settings.max_steps}" if case.settings.max_steps else ""
+    if not replay.losses + replay.evaluations and case.alarms:  # watchers in somebody's own script
+        return (
+            f"alarms up to step {max(alarm.step for alarm in case.alarms)} and no curves, which EventLogCallback keeps"
+        )
     parts = [f"{replay.last_step}{planned} steps"]
     if replay.first_loss is not None and replay.last_loss is not None:
         parts.append(f"loss {replay.first_loss:.4g} → {replay.last_loss:.4g}")
