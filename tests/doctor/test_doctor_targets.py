@@ -27,12 +27,12 @@ def test_this_machine_for_people(capsys):
     assert "note  torch" in capsys.readouterr().out.replace("  " * 3, "  ")
 
 
-def test_a_file_on_standard_input_that_nobody_asked_to_read_is_told(tmp_path, caplog, monkeypatch):
+def test_a_file_on_standard_input_that_nobody_asked_to_read_is_told(tmp_path, capsys, monkeypatch):
     (tmp_path / "log").write_text(OOM)
     with open(tmp_path / "log") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         main(["doctor", "--quick"])
-    assert "to read the log on standard input: hf-recipes doctor - < FILE" in caplog.text
+    assert "to read the log on standard input: hf-recipes doctor - < FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
