@@ -111,6 +111,7 @@ def test_numbers_and_switches_under_such_a_key_stay():
     }
 
 
+EVIL = "<img src=x onerror=alert(1)>"  # as a file's name, too
 RECIPE = {"model_name_or_path": "m", "datasets": [{"path": "rows.jsonl"}]}
 
 
@@ -261,3 +262,27 @@ def test_a_whole_run_leaks_nothing(secret_environment, tiny_model_dir, tmp_path,
     found = leaked(secret_environment, all_text(tmp_path / "run") + (told.out + told.err).encode())
     assert found == []
     assert os.environ["HF_TOKEN"] == HF
+
+
+@pytest.mark.trials
+def test_a_sweep_and_a_plan_leak_nothing_and_show_hostile_names_as_text(
+    secret_environment, tiny_model_dir, tmp_path, monkeypatch, capfd
+):
+    """Trials in processes of their own, whose logs are kept; a recipe whose name is a tag."""
+    monkeypatch.chdir(tmp_path)
+    recipe = f"{EVIL}.yaml"
+    (tmp_path / recipe).write_text(
+        f"model_name_or_path: {tiny_model_dir}\ndatasets: [{{path: rows.jsonl}}]\nmax_steps: 2\nsave_steps: 1000\n"
+        f"per_device_train_batch_size: 2\noverfit_check: 'off'\nrun_name: '{EVIL}'\n"
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "q {n}", "completion": "a {n}"}}\n' for n in range(24)))
+    assert main(["sweep", "--config", recipe, "--lr", "1e-4,1e-3"]) == 0, capfd.readouterr().err
+    plan = ["plan", "--config", recipe, "--gpu", "a100-80gb", "--html", "plan.html", "--png", "plan.png"]
+    assert main([*plan, "--write", "planned"]) == 0, capfd.readouterr().err
+    told = capfd.readouterr()
+    assert leaked(secret_environment, all_text(tmp_path) + (told.out + told.err).encode()) == []
+    pages = [tmp_path / "plan.html", *tmp_path.rglob("sweep.html"), *tmp_path.rglob("report.html")]
+    assert len(pages) == 4
+    for page in pages:
+        shows_the_name = page.name != "plan.html"
+        assert EVIL not in page.read_text() and ("&lt;img" in page.read_text()) == shows_the_name, page
