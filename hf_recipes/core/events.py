@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ class EventLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(json_safe(event), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def absent_rank(events: Iterable[Mapping[str, Any]], attempt: int) -> str:
+    """What the last alarm of an attempt says of a rank that is gone; empty where none is. Without it the others cannot
+    go on, and those that lived may have had no time for more."""
+    gone = (event for event in events if event.get("verdict") in ("gone", "silent"))
+    said = [str(event.get("message", "")) for event in gone if event.get("attempt", 1) == attempt]
+    return said[-1] if said else ""
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from hf_recipes.core.events import absent_rank
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.scale import duration
 from hf_recipes.report.series import as_number
@@ -47,13 +48,6 @@ def _is_of_this_attempt(record: RunRecord) -> bool:
     return bool(record.status) and (ended is None or newest is None or ended >= newest)
 
 
-def _gone(record: RunRecord) -> str:
-    """The alarm that a rank of the newest attempt is gone: without it the others cannot go on."""
-    attempt = record.history.last_attempt
-    alarms = [event for event in record.history.of_kind("alarm") if event.get("attempt", 1) == attempt]
-    return next((str(event.get("message", "")) for event in alarms if event.get("verdict") in ("gone", "silent")), "")
-
-
 def _unfinished(record: RunRecord, rang: int, now: float) -> Verdict:
     history = record.history
     with_alarms = f", {rang} alarm{'s' if rang != 1 else ''}" if rang else ""
@@ -67,7 +61,7 @@ def _unfinished(record: RunRecord, rang: int, now: float) -> Verdict:
         word = "Ended early" if early else f"Finished{' with' + with_alarms[1:] if rang else ''}"
         css = "bad" if early else "warn" if rang else "ok"
         return Verdict(css, word if rang or early else "Healthy", f"at {place}{'' if rang else ', no alarm'}")
-    if gone := _gone(record):
+    if gone := absent_rank(history.standing(), history.last_attempt):
         return Verdict("bad", "Stopped", gone)
     if not history.last_time:
         return Verdict("open", "Not ended", f"at {place}{with_alarms}", running=True)

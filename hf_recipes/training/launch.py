@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
 from hf_recipes.core.errors import Preempted, UserError
-from hf_recipes.core.events import read_events
+from hf_recipes.core.events import absent_rank, read_events
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, threads_per_rank, usable_cores
@@ -181,13 +181,8 @@ def _tell_end(output_dir: Path, end: GroupEnd) -> None:
 
 
 def _last_words(output_dir: Path) -> str:
-    """The last alarm of this attempt that a rank is gone: the ranks that lived may have had no time for more."""
     events = read_events(output_dir)
-    attempt = max((event.get("attempt", 1) for event in events), default=1)
-    gone = [
-        event for event in events if event.get("verdict") in ("gone", "silent") and event.get("attempt", 1) == attempt
-    ]
-    return f"{gone[-1].get('message', '')}" if gone else ""
+    return absent_rank(events, max((event.get("attempt", 1) for event in events), default=1))
 
 
 def _write_end(output_dir: Path, code: int, sentence: str) -> None:
