@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
@@ -23,6 +22,7 @@ from hf_recipes.callbacks.watching import Resumable, alarm, note
 from hf_recipes.core import ranks
 from hf_recipes.core.bit_sums import bit_sum
 from hf_recipes.core.events import EventLog, event_log
+from hf_recipes.core.files import short_digest
 from hf_recipes.core.log import logger
 from hf_recipes.core.sharding import is_shard
 from hf_recipes.core.versions import stack_versions
@@ -304,7 +304,7 @@ def start_facts(args: Any, state: Any, kwargs: dict[str, Any]) -> StartFacts:
         batches=_length(loader),
         sampled_rows=_sampled_rows(dataset),
         trainable=len(named),
-        parameters=hashlib.sha256(shapes.encode()).hexdigest()[:16],
+        parameters=short_digest(shapes),
         versions=_versions(),
         fingerprint=getattr(dataset, "_fingerprint", None),
     )
@@ -343,7 +343,7 @@ def _sampled_rows(dataset: Any) -> str | None:
     columns = [name for name, feature in dataset.features.items() if not require_decoding(feature)]
     plain = dataset.with_format(None).select_columns(columns)  # without transforms, which may be random
     places = sorted({place * (len(plain) - 1) // (_SAMPLED_ROWS - 1) for place in range(_SAMPLED_ROWS)})
-    return hashlib.sha256(repr([plain[place] for place in places]).encode()).hexdigest()[:16]
+    return short_digest(repr([plain[place] for place in places]))
 
 
 def _versions() -> str:

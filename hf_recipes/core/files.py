@@ -103,6 +103,11 @@ def json_safe(value: Any) -> Any:
     return str(value)
 
 
+def short_digest(text: str) -> str:
+    """16 hex digits (64 bits) of the SHA-256 of a text, to tell contents apart where nobody tries to make two alike."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 def sha256_of_file(path: Path) -> str:
     """Return the hex SHA-256 of a file, read once through a fixed buffer."""
     digest = hashlib.sha256()

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.files import sha256_of_file, short_digest
+
 _WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt"}
 _CONFIGURATION = {".json", ".jinja", ".model", ".txt"}
 _NO_PART_OF_IT = {"manifest.json", "verified.json", "hf_recipes_merge.json"}
@@ -18,7 +20,7 @@ _PIECE_BYTES = 256 * 1024
 def digest(value: Any) -> str:
     """A short digest of JSON-like data."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_digest(text)
 
 
 def model_identity(name_or_path: str | Path, revision: str | None) -> str:
@@ -46,7 +48,7 @@ def _belongs(file: Path) -> bool:
 def _file_identity(file: Path) -> list[Any]:
     size = file.stat().st_size
     if file.suffix in _CONFIGURATION:
-        return [size, hashlib.sha256(file.read_bytes()).hexdigest()]
+        return [size, sha256_of_file(file)]
     hashed = hashlib.sha256()
     with open(file, "rb") as opened:
         for piece in range(_PIECES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import json_safe
+from hf_recipes.core.files import json_safe, short_digest
 from hf_recipes.core.secrets import secret_places
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.key_table import load_key_table
@@ -67,7 +66,7 @@ class Recipe:
     def fingerprint(self) -> str:
         """A short hash of all values but where the output goes: two runs with the same one were set up alike."""
         settings = {key: value for key, value in self.values.items() if key not in ("output_dir", "run_name")}
-        return hashlib.sha256(json.dumps(json_safe(settings), sort_keys=True).encode()).hexdigest()[:16]
+        return short_digest(json.dumps(json_safe(settings), sort_keys=True))
 
 
 def load_recipe(config: str, arguments: Sequence[str] = ()) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import short_digest
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.report.page import Content, assemble, content
 from hf_recipes.report.read_run import RunReader
@@ -53,7 +53,7 @@ class Follower:
                 except OSError:  # rotated away meanwhile
                     continue
                 seen.append((str(file), found.st_mtime_ns, found.st_size))
-        return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+        return short_digest(repr(seen))
 
 
 def make_server(runs: Sequence[RunDirectory], port: int = DEFAULT_PORT) -> ThreadingHTTPServer:

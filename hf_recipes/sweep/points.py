@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import short_digest
 from hf_recipes.sweep.axes import Axis, short, show
 
 Point = dict[str, Any]
@@ -92,7 +92,7 @@ def trial_name(point: Point) -> str:
     name = re.sub(r"[^A-Za-z0-9.+_-]+", "-", told)
     if name == told and len(name) <= _LONGEST_NAME and not name.startswith((".", "-")):
         return name
-    return f"{name[: _LONGEST_NAME - 8].strip('.-')}-{hashlib.sha256(identity(point).encode()).hexdigest()[:7]}"
+    return f"{name[: _LONGEST_NAME - 8].strip('.-')}-{short_digest(identity(point))[:7]}"
 
 
 def _begins_with_word(key: str, value: Any) -> bool:

@@ -5,12 +5,12 @@ Neither torch nor datasets is imported here until a Hub dataset is read.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import sha256_of_file
 from hf_recipes.data.ledger import BadRow, Ledger, Place
 from hf_recipes.data.reading.blocks import Block, Limits
 from hf_recipes.data.reading.byte_streams import reading
@@ -113,8 +113,8 @@ def source_identity(spec: SourceSpec) -> list[str]:
 
 
 def _sha256(file: Path) -> str:
-    with reading(file), open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    with reading(file):
+        return sha256_of_file(file)
 
 
 def rename(row: dict[str, Any], columns: Mapping[str, str], kept: Sequence[str] = ()) -> dict[str, Any]:

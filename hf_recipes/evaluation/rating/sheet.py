@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.escape import script_json
-from hf_recipes.core.files import write_json, write_text
+from hf_recipes.core.files import short_digest, write_json, write_text
 from hf_recipes.core.html import document
 from hf_recipes.evaluation.rating.criteria import HIGHEST, LOWEST, criteria_from
 from hf_recipes.evaluation.rating.items import RatingItem
@@ -61,7 +60,7 @@ def write_rating_sheet(
     entries = [_entry(item, pair) for item, pair in zip(chosen, shown, strict=True)]
     names = [{"name": name, "question": question} for name, question in criteria.items()]
     sheet = {"items": entries, "criteria": names, "lowest": LOWEST, "highest": HIGHEST}
-    fingerprint = hashlib.sha256(script_json(sheet).encode()).hexdigest()[:16]
+    fingerprint = short_digest(script_json(sheet))
     key = page.with_suffix(".key.json")
     strata: dict[str, int] = {}
     for item in chosen:

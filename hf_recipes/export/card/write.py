@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import write_text
+from hf_recipes.core.files import short_digest, write_text
 from hf_recipes.core.log import logger
 from hf_recipes.export.card import sections
 from hf_recipes.export.card.facts import CardFacts, read_card_facts
@@ -81,7 +80,7 @@ def render_card(facts: CardFacts) -> str:
     parts = [part for section in _PARTS if (part := section(facts))]
     head = f"---\n{head}---\n"
     body = scrub("\n\n".join([title, *parts])) + "\n"
-    return f"{head}<!-- hf_recipes {_digest(head + body)} -->\n{body}"
+    return f"{head}<!-- hf_recipes {short_digest(head + body)} -->\n{body}"
 
 
 def is_replaceable(card: Path) -> bool:
@@ -91,9 +90,5 @@ def is_replaceable(card: Path) -> bool:
         return True
     text = card.read_text(encoding="utf-8", errors="replace")
     if mark := _MARK.search(text):
-        return _digest(_MARK.sub("", text, count=1)) == mark[1]
+        return short_digest(_MARK.sub("", text, count=1)) == mark[1]
     return text.count("[More Information Needed]") > _MANY_BLANKS or "It has been trained using [TRL]" in text
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
