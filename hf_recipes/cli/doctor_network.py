@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_recipes.core.errors import CheckFailed, UserError, nearest
+from hf_recipes.core.files import read_json
 from hf_recipes.doctor.network.options import (
     chosen,
     measuring,
@@ -147,7 +147,7 @@ def _measure(options: argparse.Namespace) -> Measured | None:
             )
         if machine.rank:
             return None
-        return read_measured(json.loads(file.read_text(encoding="utf-8")), "the measurement")
+        return read_measured(read_json(file), "the measurement")
 
 
 def _run_ranks(machine: Machine, local: int, arguments: list[str]) -> list[int]:

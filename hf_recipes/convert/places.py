@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
+
+from hf_recipes.core.files import read_json
 
 
 def finder(config: Path, recipe: Path) -> Callable[[str], str | None]:
@@ -39,7 +40,7 @@ def reader(config: Path) -> Callable[[str], Any]:
         if found is None or not found.is_file():
             return None
         try:
-            return json.loads(found.read_text(encoding="utf-8"))
+            return read_json(found)
         except (OSError, ValueError):
             return None
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hf_recipes.core.bounded_json import TooMuchJson, parse_json
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 
 MAX_HEADER_BYTES = 100_000_000
 # Every dtype of safetensors 0.8, by its own name. Elements of less than a byte are packed.
@@ -161,7 +162,7 @@ def tensor_files(directory: Path) -> list[Path]:
     """
     for name in INDEX_NAMES:
         if (directory / name).is_file():
-            weight_map = json.loads((directory / name).read_text(encoding="utf-8"))["weight_map"]
+            weight_map = read_json(directory / name)["weight_map"]
             shards = dict.fromkeys(weight_map.values())
             for shard in shards:
                 if leaves(shard):

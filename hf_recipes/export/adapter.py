@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 from hf_recipes.export.algebra import pattern_value, scale_of
@@ -64,8 +64,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"'{directory}' is not an adapter (no {CONFIG_NAME} in it): give the directory PEFT saved.")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        config = read_json(file)
+    except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}): save the adapter again.") from None
     if not isinstance(config, dict):
         raise UserError(f"{file} is not a JSON object: save the adapter again.")

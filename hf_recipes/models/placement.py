@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.data_parallel import degrees
+from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import world_size
 
@@ -66,7 +66,7 @@ def _zero_stage() -> int | None:
     if not file.is_file():
         return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "0"))
     try:
-        return int(json.loads(file.read_text(encoding="utf-8"))["zero_optimization"]["stage"])
+        return int(read_json(file)["zero_optimization"]["stage"])
     except (OSError, ValueError, KeyError, TypeError):  # DeepSpeed will say what is wrong with it
         return None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.core.meta_model import model_on_meta
 from hf_recipes.plan.geometry import Geometry, TensorShape
 
@@ -86,7 +86,7 @@ def _load(config: Any) -> tuple[Any, str | None]:
 def _read_json(path: Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
     except OSError as error:
         raise UserError(
             f"'{path}' cannot be read ({error.strerror}): give a model's directory or config.json."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hf_recipes.core.files import read_json
 from hf_recipes.profiling.intervals import Named
 
 PREFIX = "hf_recipes::"  # of the ranges this package puts into the trace
@@ -68,7 +68,7 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """Read a trace written by `torch.profiler.profile.export_chrome_trace`."""
-    return parse_events(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])
+    return parse_events(read_json(path)["traceEvents"])
 
 
 def parse_events(events: Iterable[Mapping[str, Any]]) -> Trace:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import absent_rank, read_events
-from hf_recipes.core.files import write_json
+from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, threads_per_rank, usable_cores
 from hf_recipes.training.machines import ALONE, Machine, read_config
@@ -131,7 +130,7 @@ def launch(
     if not status.is_file():
         _tell_end(output_dir, end)
     elif end.stopped_by and end.code:
-        logger.warning("%s", json.loads(status.read_text(encoding="utf-8")).get("sentence"))  # below a traceback
+        logger.warning("%s", read_json(status).get("sentence"))  # below a traceback
     code = _exit_code(status, end)
     if before is not None and code == UserError.exit_code:
         status.write_bytes(before)  # refused use changes nothing about how the run here ended
@@ -154,7 +153,7 @@ def _launch_beside(command: Sequence[str], module: str, num_processes: int, grac
         environment = {**launch_environment(num_processes), MACHINE_END: str(told)}
         end = run_group(command, environment, module, grace_seconds)
         if told.is_file():
-            ended = json.loads(told.read_text(encoding="utf-8"))
+            ended = read_json(told)
             logger.error("%s", ended["sentence"])
             return int(ended["code"])
     if end.stopped_by == "SIGINT":
@@ -197,7 +196,7 @@ def _write_end(output_dir: Path, code: int, sentence: str) -> None:
 
 def _exit_code(status: Path, end: GroupEnd) -> int:
     try:
-        code = int(json.loads(status.read_text(encoding="utf-8"))["code"])
+        code = int(read_json(status)["code"])
     except (OSError, ValueError, KeyError):
         if end.code:
             logger.error("The run ended without a status (launcher exit code %d).", end.code)

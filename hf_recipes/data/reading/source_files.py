@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
-import json
 from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.data.reading.readers import PLAIN_TEXT, READERS, ending
 from hf_recipes.data.reading.source_spec import SourceSpec, looks_local
 
@@ -88,7 +88,7 @@ def _saved_split(root: Path, spec: SourceSpec) -> str:
 
 def _saved_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise UserError(f"'{file}', which says what a saved dataset is made of, cannot be read ({error}).") from None
 

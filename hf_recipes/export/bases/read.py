@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.core.tensors import INDEX_NAMES, DamagedFile, TensorEntry, read_header, tensor_files
 from hf_recipes.export.bases.quantized_4bit import Quantized4bit, group_4bit, transpose_4bit
 from hf_recipes.export.bases.quantized_8bit import Quantized8bit, group_8bit, transpose_8bit
@@ -134,10 +134,10 @@ def _turn(tensor: TensorEntry | Quantized4bit | Quantized8bit) -> Quantized4bit 
 def read_json_file(file: Path) -> dict[str, Any]:
     """The JSON object in a file; raises `UserError` if there is none."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = read_json(file)
     except FileNotFoundError:
         raise UserError(f"{file} is missing: '{file.parent}' is not a model directory.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}): fetch it again.") from None
     if not isinstance(value, dict):
         raise UserError(f"{file} is not a JSON object: fetch it again.")

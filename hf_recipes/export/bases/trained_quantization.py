@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from hf_recipes.core.dtypes import SHORT_NAMES, canonical_dtype_name
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.export.bases.refuse import quantisation_of
 
 KINDS = ("nf4", "fp4", "int8")
@@ -113,7 +113,7 @@ def _refuse_stored(run: Mapping[str, Any]) -> None:
     """A recipe's settings say nothing of a base that was stored quantised: training then used it as it was."""
     name = (run.get("base_model") or {}).get("name_or_path")
     try:
-        config = json.loads((Path(str(name)) / "config.json").read_text(encoding="utf-8"))
+        config = read_json(Path(str(name)) / "config.json")
     except (OSError, ValueError):
         return
     if quantisation_of(config):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hf_recipes.core.files import read_json
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 from hf_recipes.export.proofs.answers import PROMPTS, fixed_prompts, greedy, logits, render, rows_that_fit
 from hf_recipes.export.proofs.divergence import Distance, distance, first_difference, losses, update_share
@@ -104,7 +105,7 @@ def compare_merged(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(directory: str) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((Path(directory) / "config.json").read_text(encoding="utf-8"))
+    facts: dict[str, Any] = read_json(Path(directory) / "config.json")
     return facts
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 from hf_recipes.export.proofs.verdict import blind_spot, problems
@@ -167,7 +168,7 @@ def _weighted(adapters: Path | Sequence[tuple[Path, float]]) -> list[tuple[Path,
     if len(given) == 1 and given[0][1] == 1:
         return given
     for directory, _ in given:
-        config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
+        config = read_json(directory / "adapter_config.json")
         if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("modules_to_save"):
             raise UserError(
                 f"--proof logits: '{directory}' is no plain LoRA, and PEFT can run only such with weights or side by "
