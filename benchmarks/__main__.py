@@ -21,8 +21,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-# Printed to stdout by an import of DeepSpeed, and versions, which the page names once.
-NO_RESULT = re.compile(r"^\[\d{4}-.*\] \[(WARNING|INFO)\]|^\{'python':")
+# What others print to stdout (DeepSpeed when it is imported, the Trainer's logs), and versions: the page has them once.
+NO_RESULT = re.compile(r"^\[\d{4}-.*\] \[(WARNING|INFO)\]|^\{'(python|loss|eval_\w+|train_runtime)':")
 MODEL = "MODEL"  # in a command: the directory of SmolLM2
 
 
@@ -48,7 +48,7 @@ BENCHMARKS = {
     ),
     "data": Benchmark(
         "How fast are data prepared?",
-        ("preparation.py", MODEL, "--rows", "5000", "--rounds", "3"),
+        ("preparation.py", MODEL, "--rows", "3000", "--rounds", "3"),
         "The same JSONL file to a tokenised and masked set, in turn.",
     ),
     "merge": Benchmark(
@@ -134,7 +134,7 @@ def as_markdown(name: str, output: str) -> str:
     if name == "memory":
         output = output.split("\n\n")[-1]  # the summary; the rows are in results/
     if any(line.startswith("|") for line in output.splitlines()):
-        return output
+        return re.sub(r"(?m)(\|)\n(?=[^|\n])", r"\1\n\n", output)  # what follows a table is no row of it
     return f"```text\n{output}\n```"
 
 

@@ -94,7 +94,7 @@ def _nothing_saved_yet(output_dir: Path) -> bool:
         logger.info("resume_from_checkpoint: auto: '%s' holds no checkpoint, so the run starts.", output_dir)
         return True
     first_try = len(checkpoints) == 1 and is_run(output_dir) and not (checkpoints[0] / MANIFEST_NAME).exists()
-    if first_try and not any(event["kind"] == "verify" for event in read_events(output_dir)):
+    if first_try and not any(event.get("kind") == "verify" for event in read_events(output_dir)):
         logger.warning(
             "resume_from_checkpoint: auto: the first save of this run, %s, was not finished, so nothing is kept of "
             "it: the run starts from the beginning.",

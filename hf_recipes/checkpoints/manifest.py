@@ -71,7 +71,10 @@ class Manifest:
                 name: FileScan(file["bytes"], file["sha256"], _tensors(tensors.get(name)))
                 for name, file in content["files"].items()
             }
-            return cls(files, content["step"], content["world_size"], content["extra"])
+            counts = (content["step"], content["world_size"])
+            if not all(each is None or (isinstance(each, int) and not isinstance(each, bool)) for each in counts):
+                raise DamagedManifest("has a step or a world size that is no number")
+            return cls(files, *counts, content["extra"])
         except (AttributeError, KeyError, TypeError) as error:
             raise DamagedManifest(f"lacks what a manifest holds ({error})") from None
 

@@ -35,6 +35,7 @@ class EventLog:
     def start_attempt(self) -> None:
         """Number what follows as the next start of the run: one more than the last in the file."""
         self.attempt = 1 + _last_attempt(self.path)
+        self._torn = _ends_within_a_line(self.path)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one event and flush it, so that a killed run keeps what it saw."""
@@ -48,9 +49,15 @@ class EventLog:
             "step": step,
             **values,
         }
+        line = json.dumps(json_safe(event), ensure_ascii=False, allow_nan=False) + "\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(json_safe(event), ensure_ascii=False, allow_nan=False) + "\n")
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write("\n" + line if self._torn else line)  # behind half a line, this one would be lost with it
+            self._torn = False
+        except OSError:  # a full disk may have taken a part of it
+            self._torn = True
+            raise
 
 
 def absent_rank(events: Iterable[Mapping[str, Any]], attempt: int) -> str:
@@ -74,7 +81,7 @@ def event_log(output_dir: str | Path) -> EventLog:
 def read_events(output_dir: Path) -> list[dict[str, Any]]:
     """All events of all ranks by time. A last line cut short by a kill is passed over."""
     files = [output_dir / "events.jsonl", *sorted(output_dir.glob("events.rank*.jsonl"))]
-    return sorted((event for file in files for event in _read_lines(file)), key=_time_of)
+    return sorted((event for file in files for event in read_event_lines(file)), key=_time_of)
 
 
 def _time_of(event: dict[str, Any]) -> float:
@@ -91,7 +98,7 @@ def _last_attempt(path: Path) -> int:
         end = file.seek(0, os.SEEK_END)
         for size in (_TAIL_BYTES, end):
             file.seek(max(0, end - size))
-            for line in reversed(file.read(size).splitlines()):
+            for line in reversed(file.read(size).split(b"\n")):
                 attempt = _attempt_of(line)
                 if attempt is not None:
                     return attempt
@@ -106,14 +113,27 @@ def _attempt_of(line: bytes) -> int | None:
     return attempt if isinstance(attempt, int) else None
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def _ends_within_a_line(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            if not file.seek(0, os.SEEK_END):
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:
+        return False
+
+
+def read_event_lines(path: Path) -> list[dict[str, Any]]:
+    """The events of one file in the order they were written; a line cut short by a kill is passed over."""
     if not path.is_file():
         return []
     events = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    # Not splitlines(), which would also break at U+2028 and others that stand inside texts.
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):
             events.append(event)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
     """
     refuse_to_write(path)
     path = path.resolve() if path.is_symlink() else path
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    staged = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_text(text, encoding="utf-8")

@@ -151,7 +151,8 @@ def tell_losses(report: Mapping[str, Any]) -> None:
                 common["row_id"],
             )
         if source["lost_answers"]:
-            logger.warning("%s: %d answers of split rows did not fit and are left out.", label, source["lost_answers"])
+            lost = "%s: %d answers of split or shortened rows did not fit and are left out."
+            logger.warning(lost, label, source["lost_answers"])
     for kind, found in report["leakage"].items():
         if found["count"]:
             logger.warning(_LEAKS[kind], found["count"], found["examples"][0]["eval"], found["examples"][0]["train"])
@@ -227,7 +228,7 @@ def _summary_lines(report: dict[str, Any]) -> list[str]:
     if share["reached"] is not None:
         lines.append(f"general share by {share['unit']}: {share['reached']:.4f} reached, {share['asked']:g} asked")
     lines += [
-        f"{source['source']}: {source['lost_answers']} answers of split rows did not fit and are left out"
+        f"{source['source']}: {source['lost_answers']} answers of split or shortened rows did not fit and are left out"
         for source in report["sources"]
         if source["lost_answers"]
     ]

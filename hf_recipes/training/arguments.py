@@ -84,7 +84,7 @@ def total_steps(rows: int, arguments: SFTConfig) -> int:
     """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
     if arguments.max_steps > 0:
         return arguments.max_steps
-    rows_per_rank = math.ceil(rows / data_parallel_ranks(arguments))
-    batches = math.ceil(rows_per_rank / arguments.per_device_train_batch_size)
+    whole = math.floor if arguments.dataloader_drop_last else math.ceil
+    batches = whole(rows / data_parallel_ranks(arguments) / arguments.per_device_train_batch_size)
     updates = math.ceil(batches / arguments.gradient_accumulation_steps)
     return max(1, math.ceil(updates * arguments.num_train_epochs))

@@ -116,7 +116,7 @@ class PipelineLoop:
         steps = self.state.global_step - first
         rows = steps * global_batch_size(args)
         summary = speed_metrics("train", started, num_samples=rows, num_steps=steps)
-        self._log({**summary, "train_loss": self._total_loss / max(1, steps)})
+        self._log({**summary, "train_loss": (self._total_loss + self._loss) / max(1, steps)})
         self.control = handler.on_train_end(args, self.state, self.control)
 
     @property

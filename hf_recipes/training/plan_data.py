@@ -94,24 +94,20 @@ def full_rows(recipe: Recipe, tokens: int, source: str) -> DataFacts:
 
 
 def _of_prepared(recipe: Recipe) -> DataFacts:
+    from hf_recipes.data.prepare import prepare_data
+    from hf_recipes.data.settings import data_settings
+    from hf_recipes.models.tokenizer import load_recipe_tokenizer
+
     try:
-        data = _prepare(recipe)
+        tokenizer = load_recipe_tokenizer(recipe.values)
     except UserError as error:
         if "okenizer" not in str(error) and "Hub" not in str(error):
             raise
         logger.warning("The data cannot be tokenised here (%s)", error)
         return full_rows(recipe, 0, "its tokenizer is not on this machine")
+    data = prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))
     facts = facts_of(data.train, recipe, "the recipe's data, tokenised")
     return facts if data.eval is None else replace(facts, eval_work=_work(data.eval))
-
-
-def _prepare(recipe: Recipe) -> Any:
-    from hf_recipes.data.prepare import prepare_data
-    from hf_recipes.data.settings import data_settings
-    from hf_recipes.models.tokenizer import load_recipe_tokenizer
-
-    tokenizer = load_recipe_tokenizer(recipe.values)
-    return prepare_data(recipe.values["datasets"], tokenizer, **data_settings(recipe.values))
 
 
 def facts_of(dataset: Any, recipe: Recipe, source: str) -> DataFacts:

@@ -101,7 +101,9 @@ def test_the_sentence_tells_rate_time_left_and_causes():
 
 def test_the_total_is_what_the_container_may_use(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("hf_recipes.core.container_memory.CGROUP_FILES", ((limit, tmp_path / "absent"),))
+    monkeypatch.setattr(
+        "hf_recipes.core.container_memory.CGROUP_FILES", ((limit, tmp_path / "absent", "inactive_file"),)
+    )
     whole = memory_total_bytes(torch.device("cpu"))
     limit.write_text("max\n")
     assert memory_total_bytes(torch.device("cpu")) == whole

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.checkpoints.manifest import DamagedManifest, Manifest, read_manifest, read_verified, write_manifest
+from hf_recipes.checkpoints.manifest import (
+    DamagedManifest,
+    Manifest,
+    _checksum,
+    read_manifest,
+    read_verified,
+    write_manifest,
+)
 from hf_recipes.checkpoints.verification.scan import FileScan, TensorFacts, list_files
 from hf_recipes.core.files import sha256_of_file
 
@@ -40,6 +47,13 @@ def test_nan_survives_json_too():
     manifest = Manifest({"model.safetensors": FileScan(8, "00", {"w": TensorFacts("F32", (2,), float("nan"))})})
     tensors = Manifest.from_dict(json.loads(json.dumps(manifest.to_dict(), allow_nan=False))).files
     assert math.isnan(tensors["model.safetensors"].tensors["w"].abs_max)
+
+
+@pytest.mark.parametrize(("key", "value"), [("step", "2"), ("world_size", "2"), ("world_size", True), ("step", 1.5)])
+def test_a_count_that_is_no_number_is_damage_even_under_a_right_checksum(key, value):
+    content = {name: each for name, each in Manifest({}).to_dict().items() if name != "checksum"} | {key: value}
+    with pytest.raises(DamagedManifest, match="no number"):
+        Manifest.from_dict({**content, "checksum": _checksum(content)})
 
 
 @given(manifests, st.sampled_from(["schema", "step", "world_size", "files", "tensors", "extra", "checksum"]))

@@ -97,3 +97,35 @@ def test_the_next_attempt_follows_the_last_whole_line_of_a_long_log(tmp_path):
     assert EventLog(tmp_path, 0).attempt == 4
     (tmp_path / "events.jsonl").write_text("junk\n", encoding="utf-8")
     assert EventLog(tmp_path, 0).attempt == 1
+
+
+def test_signs_that_some_take_for_the_end_of_a_line_stand_in_texts(tmp_path):
+    EventLog(tmp_path, 0).write("note", 1, message="one\u2028two\u2029three\x85four\x0bfive")
+    (event,) = read_events(tmp_path)
+    assert event["message"] == "one\u2028two\u2029three\x85four\x0bfive"
+
+
+def test_half_a_line_left_by_a_kill_takes_no_other_with_it(tmp_path):
+    EventLog(tmp_path, 0).write("note", 1)
+    with open(tmp_path / "events.jsonl", "a") as file:
+        file.write('{"schema": 1, "attempt": 1, "ki')
+    EventLog(tmp_path, 0).write("begin", 1)
+    assert [(event["kind"], event["attempt"]) for event in read_events(tmp_path)] == [("note", 1), ("begin", 2)]
+
+
+def test_an_event_after_a_disk_was_full_is_whole(tmp_path, monkeypatch):
+    log = EventLog(tmp_path, 0)
+    log.write("note", 1)
+    real = open
+
+    def full(*arguments, **settings):
+        with real(tmp_path / "events.jsonl", "a") as file:
+            file.write('{"half')
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(OSError, match="No space left"):
+        log.write("note", 2)
+    monkeypatch.setattr("builtins.open", real)
+    log.write("note", 3)
+    assert [event["step"] for event in read_events(tmp_path)] == [1, 3]

@@ -144,6 +144,17 @@ def check_files_alike(run, expected):
 
 @pytest.mark.slow
 @pytest.mark.trials
+def test_the_mean_loss_of_a_run_is_of_all_its_steps_logged_or_not(ranks, recipe, alone, tmp_path):
+    run = tmp_path / "run"
+    assert pipelined(ranks, recipe, run, "PP 2, 1f1b", "--logging_steps", "5") == [[0, ""]] * 2
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    (told,) = [event["train_loss"] for event in events if "train_loss" in event]
+    each = [loss for (loss,) in logs_of(alone(), STEPS, "loss").values()]
+    assert told == pytest.approx(sum(each) / STEPS, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.trials
 @pytest.mark.parametrize("method", [(), LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_takes_the_steps_of_one_process(layout, method, ranks, recipe, alone, tmp_path):

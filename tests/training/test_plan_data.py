@@ -64,6 +64,16 @@ def test_data_on_the_hub_are_not_waited_for(tiny_model_dir):
     assert "some/where is not on this machine" in facts.source
 
 
+def test_a_fault_of_the_data_is_no_fault_of_the_tokenizer(tiny_model_dir, tmp_path):
+    """Whatever words its path or sentence holds."""
+    rows = tmp_path / "GitHub" / "tokenizers.jsonl"
+    rows.parent.mkdir()
+    rows.write_text('{"neither": 1}\n')
+    keys = ["--model_name_or_path", str(tiny_model_dir), "--datasets", f"[{{path: {rows}}}]"]
+    with pytest.raises(UserError, match="has no format known here"):
+        data_facts(recipe_of_keys(keys, "plan"))
+
+
 def test_wrong_data_are_told(recipe, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"neither": 1}\n')
     with pytest.raises(UserError, match="neither"):

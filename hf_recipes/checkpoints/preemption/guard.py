@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -201,9 +202,10 @@ class PreemptionGuard(TrainerCallback):
         what = f"stopped by SIGTERM, but step and save were not done within {self._grace_seconds:g} s"
         code, sentence = unsaved_end(output, what)
         logger.error("%s", sentence)
-        event_log(output).write("alarm", state.global_step, detector="preemption", message=sentence)
         if self._at_expiry:
             self._at_expiry(code, sentence)
+        with contextlib.suppress(OSError):  # a full disk: the status is what counts
+            event_log(output).write("alarm", state.global_step, detector="preemption", message=sentence)
         return code
 
 
@@ -241,4 +243,7 @@ def cut_evaluations(trainer: Any) -> None:
 def _note(args: Any, state: Any, sentence: str, **values: Any) -> None:
     if state.is_world_process_zero:
         logger.warning("%s", sentence)
-        event_log(args.output_dir).write("note", state.global_step, detector="preemption", message=sentence, **values)
+        with contextlib.suppress(OSError):  # a full disk must not keep this rank from the save that all others make
+            event_log(args.output_dir).write(
+                "note", state.global_step, detector="preemption", message=sentence, **values
+            )

@@ -44,16 +44,16 @@ class NoticePoll:
 
     def _run(self, stop: threading.Event) -> None:
         while not self.noticed and not stop.is_set():
-            self.noticed = self._ask() == 0
+            self.noticed = self._ask(stop) == 0
             stop.wait(self.poll_seconds)
 
-    def _ask(self) -> int | None:
+    def _ask(self, stop: threading.Event) -> int | None:
         try:
-            code = _exit_code(self.command, self._stop)
+            code = _exit_code(self.command, stop)
         except OSError as error:
             self._tell_once("start", f"cannot be started ({error.strerror or error})")
             return None
-        if code is None and not self._stop.is_set():
+        if code is None and not stop.is_set():
             self._tell_once("hang", f"did not end within {_LONGEST_SECONDS:g} s")
         elif code in _CANNOT_RUN:
             self._tell_once("run", f"cannot be run (exit code {code})")

@@ -30,6 +30,7 @@ BYTES_PER_ROW = HASHES
 _CHANCE = 1 / 256  # two different minima share their byte by chance
 _CHARACTERS_AT_ONCE = 1 << 17  # work that stays in the cache
 _PAIRS_AT_ONCE = 1 << 16
+_MOST_PAIRS = 20_000_000  # some seconds
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,34 @@ def near_repeats(bands: Array, clusters: Array, threshold: float = 0.8) -> Array
             drop[left[near]] = True
             left = left[~near]
     return drop
+
+
+def like_any_of(bands: Array, clusters: Array, chosen: Array, threshold: float = 0.8) -> Array:
+    """Rows that are near duplicates of one of some rows, and not only joined to it over others.
+
+    Args:
+        bands: as for `near_clusters`.
+        clusters: what `near_clusters` gave for them.
+        chosen: bool array, the rows to be compared with.
+        threshold: the same as there.
+
+    Returns:
+        bool array; a chosen row is like itself. In a cluster with more than `_MOST_PAIRS` pairs (rows of one template)
+        all rows count as alike.
+    """
+    like = np.isin(clusters, clusters[chosen])
+    asked = np.flatnonzero(like)
+    asked = asked[np.argsort(clusters[asked], kind="stable")]
+    for start, size in zip(*group_bounds(clusters[asked]), strict=True):
+        members = asked[start : start + size]
+        given = members[chosen[members]]
+        left = members[~chosen[members]]
+        if len(given) * len(left) > _MOST_PAIRS:
+            continue
+        for one in given:
+            left = left[~_similar(bands, np.full(len(left), one), left, threshold)]
+        like[left] = False
+    return like
 
 
 def _check_threshold(threshold: float) -> None:

@@ -12,7 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 from hf_recipes.data.choosing.corpus import Sieve, drop_duplicates, drop_for_balance, drop_length_outliers
 from hf_recipes.data.choosing.leakage import Overlap, overlap
-from hf_recipes.data.choosing.near_duplicates import near_clusters
+from hf_recipes.data.choosing.near_duplicates import like_any_of, near_clusters
 from hf_recipes.data.choosing.samples import Samples
 from hf_recipes.data.choosing.split import Splitter, join_clusters
 from hf_recipes.data.mixing.mixture import Mixture, choose_mixture, shuffled, tell_no_general, tell_short
@@ -56,7 +56,7 @@ def select_samples(samples: Samples, settings: DataSettings, work_directory: Pat
     drop_for_balance(sieve, settings)
     together = join_clusters(exact, samples.column("group"))
     clusters = join_clusters(together, _near_where_possible(samples, settings, near))
-    _drop_given_eval(sieve, settings, together, near)
+    _drop_given_eval(sieve, settings, together, near, bands)
     held_out = _hold_out(sieve, settings, clusters, keys)
     train = np.flatnonzero(sieve.alive & ~held_out)
     if not len(train):
@@ -99,12 +99,15 @@ def _from_given_eval(samples: Samples) -> Array:
 
 
 def _near_where_possible(samples: Samples, settings: DataSettings, near: Array) -> Array:
-    """Near-duplicate clusters, or every sample by itself where rows are so alike that clusters cannot be split."""
+    """Near-duplicate clusters, but every sample by itself in sources whose rows are so alike that their clusters cannot
+    be split."""
     first_part = samples.column("part") == 0
+    specs = [source.spec for source in samples.sources]
+    possible = near.copy()
     for number, source in enumerate(samples.sources):
         inside = samples.numbers(number)
         inside = inside[first_part[inside]]
-        share = settings.eval_share if source.spec.eval_share is None else source.spec.eval_share
+        share = eval_share_of(source.spec, specs, settings.eval_share)
         if not 0 < share < 1 or len(inside) < 2:
             continue
         sizes = np.unique(near[inside], return_counts=True)[1]
@@ -116,17 +119,19 @@ def _near_where_possible(samples: Samples, settings: DataSettings, near: Array) 
                 source.label,
                 100 * in_large / len(inside),
             )
-            return np.arange(len(samples))
-    return near
+            own = samples.numbers(number)
+            possible[own] = len(samples) + own
+    return possible
 
 
-def _drop_given_eval(sieve: Sieve, settings: DataSettings, together: Array, near: Array) -> None:
+def _drop_given_eval(sieve: Sieve, settings: DataSettings, together: Array, near: Array, bands: Array) -> None:
     """Take out training rows that a given eval set holds; those that only nearly are in it, where near duplicates are
     to be dropped (elsewhere they are told as leakage: rows of one template are all near duplicates)."""
     given = _from_given_eval(sieve.samples)
     sieve.drop(np.isin(together, together[given]) & ~given, "stands in a given eval set too")
     if settings.clean.duplicates == "near":
-        sieve.drop(np.isin(near, near[given]) & ~given, "near duplicate of a given eval row")
+        alike = like_any_of(bands, near, given, settings.clean.near_threshold)
+        sieve.drop(alike & ~given, "near duplicate of a given eval row")
 
 
 def _hold_out(sieve: Sieve, settings: DataSettings, clusters: Array, keys: Array) -> Array:
@@ -137,12 +142,13 @@ def _hold_out(sieve: Sieve, settings: DataSettings, clusters: Array, keys: Array
     splitter.hold_out_all(clusters[held_out])
     strata = samples.column("stratum")
     specs = [source.spec for source in samples.sources]
-    for number, source in enumerate(samples.sources):
-        if not source.spec.is_given_eval:
+    shares = [eval_share_of(spec, specs, settings.eval_share) for spec in specs]
+    # Sources of which nothing is held out come first: what they train on, no other may hold out.
+    for number in sorted(range(len(specs)), key=lambda number: shares[number] > 0):
+        if not specs[number].is_given_eval:
             inside = sieve.inside(number)
-            by = strata[inside] if source.spec.stratify_by else None
-            share = eval_share_of(source.spec, specs, settings.eval_share)
-            held_out[inside] = splitter.split(clusters[inside], keys[inside], share, by)
+            by = strata[inside] if specs[number].stratify_by else None
+            held_out[inside] = splitter.split(clusters[inside], keys[inside], shares[number], by)
     return held_out
 
 

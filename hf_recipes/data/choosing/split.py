@@ -66,13 +66,16 @@ class Splitter:
         Args:
             clusters: cluster number of every sample.
             keys: uint64 hash of every sample's text.
-            share: part held out, 0 for none.
+            share: part held out, 0 for none: then the clusters of the source are trained on in other sources, too, of
+                those that are split after it.
             strata: a value a sample; the share then holds within each value, too.
 
         Returns:
             bool array: whether the sample is held out.
         """
         if share <= 0 or len(clusters) == 0:
+            ids = np.unique(clusters)
+            self.sides[ids[self.sides[ids] == UNDECIDED]] = TRAIN
             return np.zeros(len(clusters), bool)
         ids, first, of_sample, sizes = np.unique(clusters, return_index=True, return_inverse=True, return_counts=True)
         side = self.sides[ids] == EVAL

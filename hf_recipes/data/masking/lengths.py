@@ -37,7 +37,8 @@ def fit_length(
 
     - ``"drop"``: a conversation whose answer would be cut is a `BadRow`; plain text is cut (``truncated``).
     - ``"shorten_prompt"``: as ``"drop"``, but a conversation's oldest turns go first, then the beginning of the last
-      question (``shortened``); the system turn stays while there is room for it.
+      question (``shortened``); the system turn stays while there is room for it. Answers that go with their turns are
+      counted in ``lost_answers``.
     - ``"split"``: plain text becomes consecutive pieces without loss, conversations parts of whole exchanges, each
       behind the system turn; answers that do not fit even so are counted in ``lost_answers`` of the first part.
 
@@ -81,7 +82,8 @@ def shorten_prompt(example: Example, encoder: Encoder, max_length: int) -> Encod
             if fitted is None and question == questions[-1]:
                 fitted = _cut_question(candidate, kept_system, encoder, max_length)
             if fitted is not None:
-                return replace(fitted, shortened=True)
+                lost = sum(encoder.learned_turns(example.trained)) - sum(encoder.learned_turns(candidate.trained))
+                return replace(fitted, shortened=True, lost_answers=lost)
     raise BadRow(too_long(max_length), "the answer alone does not fit")
 
 
@@ -108,9 +110,9 @@ def _cut_question(example: Example, question: int, encoder: Encoder, max_length:
             raise encoded
         if encoded.answer_end <= max_length:
             return cut(encoded, max_length)
-        removed += encoded.answer_end - max_length
-        if removed >= len(offsets):
+        if removed == len(offsets):  # nothing is left of the question
             return None
+        removed = min(removed + encoded.answer_end - max_length, len(offsets))
     return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.events import read_event_lines
 from hf_recipes.core.files import read_json
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.export.card.private import scrub, scrubbed
@@ -111,14 +111,10 @@ def _read_events(file: Path) -> tuple[dict[str, float], int | None, int]:
     losses: dict[str, float] = {}
     steps, alarms = None, 0
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        events = read_event_lines(file)
     except OSError:
         return losses, steps, alarms
-    for line in lines:
-        try:
-            event = _dict(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
+    for event in events:
         alarms += event.get("kind") == "alarm"
         if isinstance(event.get("step"), int):
             steps = event["step"]

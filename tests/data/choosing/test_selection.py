@@ -86,6 +86,31 @@ def test_a_near_duplicate_of_a_given_eval_row_is_told_or_dropped_where_asked(pre
     assert "near duplicate of a given eval row" in dropped.report["sources"][0]["dropped"]
 
 
+def test_what_one_source_trains_on_no_other_holds_out(prepare):
+    shared = rows_of(range(30))
+    for sources in (((shared, {"eval_share": 0}), (shared,)), ((shared,), (shared, {"eval_share": 0}))):
+        data = prepare(*sources, eval_share=0.3)
+        assert data.report["leakage"]["exact"]["count"] == 0
+
+
+def test_one_templated_source_leaves_the_near_duplicates_of_the_others_together(prepare, caplog):
+    templated = [{"text": sentence(0, 60) + f" {number}"} for number in range(40)]
+    pairs = [{"text": sentence(100 + number // 2, 60) + f" {number % 2}"} for number in range(80)]
+    data = prepare((templated,), (pairs,), eval_share=0.3)
+    assert caplog.text.count("are near duplicates of so many others") == 1
+    held_out = set(row_numbers(data.eval.filter(lambda row: row["source"] == "source1")))
+    assert held_out and all((row - 1 ^ 1) + 1 in held_out for row in held_out)  # both of a pair
+
+
+def test_rows_that_are_joined_to_a_given_eval_row_only_over_others_stay(prepare):
+    """A chain A ~ B ~ given: A is unlike the given row."""
+    words = sentence(3, 140).split()
+    first, second, third = ({"text": " ".join(words[start : start + 120])} for start in (0, 7, 14))
+    rows = [first, second, {"text": sentence(9, 60)}]
+    data = prepare((rows,), ([third], {"eval_share": 1}), clean={"duplicates": "near"})
+    assert sorted(row_numbers(data.train)) == [1, 3]
+
+
 def test_nothing_left_to_train_on_is_told(prepare):
     with pytest.raises(UserError, match="No row is left to train on"):
         prepare((rows_of(range(5)),), (rows_of(range(5)), {"eval_share": 1}))

@@ -60,6 +60,14 @@ def test_d10_oldest_exchanges_go_before_the_question_is_cut():
     text = TOKENIZER.decode(fitted.input_ids)
     assert "Be brief." in text and "Question 0" not in text and "Question 1" in text
     assert learned(TOKENIZER, fitted) == [f"answer {number}{END}" for number in range(1, 6)]
+    assert fitted.lost_answers == 1  # "answer 0", which was to be learned
+
+
+def test_d10_a_question_may_go_altogether():
+    example = conversation(["an answer"])
+    bare = Example([{"role": "user", "content": ""}, *example.messages[1:]], example.trained)
+    fitted = fit(example, encode(TOKENIZER, bare).answer_end, "shorten_prompt")
+    assert learned(TOKENIZER, fitted) == ["an answer" + END] and "Question" not in TOKENIZER.decode(fitted.input_ids)
 
 
 def test_d10_system_turn_goes_when_there_is_no_room_for_it():

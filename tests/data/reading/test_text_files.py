@@ -6,7 +6,7 @@ import pytest
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.ledger import BadRow
-from hf_recipes.data.reading.blocks import Limits
+from hf_recipes.data.reading.blocks import BLOCK_ROWS, Limits
 from hf_recipes.data.reading.readers import read_blocks, read_file
 from hf_recipes.data.reading.text_files import whole_file_blocks
 
@@ -113,3 +113,22 @@ def test_files_taken_whole_share_blocks_and_bad_ones_are_named(tmp_path):
     assert rows[2]["text"] == "é = 2\n"
     assert all(isinstance(rows[index], BadRow) and rows[index].reason == "not UTF-8" for index in (1, 3))
     assert len(list(whole_file_blocks(files, Limits(rows=1)))) == 4
+
+
+@pytest.mark.parametrize("rest", ["q0,a0\n" * 3, "", "q0,a0"])
+def test_a_quote_that_is_never_closed_swallows_no_row_unsaid(tmp_path, rest):
+    (tmp_path / "rows.csv").write_text('instruction,output\na,b\nx,"unclosed\n' + rest)
+    with pytest.raises(UserError, match=r"line \d: not valid CSV \(a quote that opens in the record of line 3"):
+        read(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_csv_file_ends_in_any_way(tmp_path, end):
+    (tmp_path / "rows.csv").write_bytes(b'instruction,output\na,"b\nc"' + end.encode())
+    assert list(read(tmp_path / "rows.csv").values()) == [{"instruction": "a", "output": "b\nc"}]
+
+
+def test_d1_one_damaged_line_alone_in_its_block_is_one_bad_row(tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n' * BLOCK_ROWS + b'{"text": "\xe9"}\n')
+    rows = list(read(tmp_path / "rows.jsonl").values())
+    assert len(rows) == BLOCK_ROWS + 1 and isinstance(rows[-1], BadRow)
