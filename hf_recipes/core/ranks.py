@@ -64,11 +64,6 @@ def gather(value: Value) -> list[Value]:
     return values
 
 
-def any_rank(flag: bool) -> bool:
-    """Whether `flag` is true on any rank: the way to take a decision alike everywhere."""
-    return any(gather(bool(flag)))
-
-
 def from_main(function: Callable[[], Value]) -> Value:
     """Run `function` on rank 0 alone and return its value everywhere.
 

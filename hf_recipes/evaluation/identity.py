@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,6 @@ def model_identity(name_or_path: str | Path, revision: str | None) -> str:
         return digest([str(name_or_path), revision])
     files = [path] if path.is_file() else sorted(child for child in path.iterdir() if child.is_file())
     return digest([[file.name, *_file_identity(file)] for file in files if _belongs(file)])
-
-
-def suite_identity(models: Mapping[str, str | None], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The header of an answer file: what must be the same for its answers to be used again."""
-    return {"models": dict(models), "asked": dict(asked)}
 
 
 def _belongs(file: Path) -> bool:

@@ -21,11 +21,6 @@ MOST_STEPS = 10**15  # no run has so many: a step or a length beyond it is damag
 EVAL_LOSSES = ("eval_loss", "eval_domain_loss")
 
 
-def is_run_folder(path: Path) -> bool:
-    """Whether a directory is one that can be read: ours, or any Trainer's."""
-    return any((path / name).is_file() for name in ("run.json", "events.jsonl")) or state_file(path) is not None
-
-
 def state_file(path: Path) -> Path | None:
     """The newest ``trainer_state.json`` of a folder: its own, else that of its last checkpoint."""
     places = [path / STATE, *(place / STATE for place in reversed(list_checkpoints(path)))]
