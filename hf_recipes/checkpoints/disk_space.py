@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,15 +21,6 @@ def free_bytes(directory: Path) -> int | None:
         return shutil.disk_usage(directory).free
     except OSError:
         return None
-
-
-def directory_bytes(directory: Path) -> int:
-    """The sizes of all files below a directory, 0 where there is none."""
-    return sum(
-        os.lstat(os.path.join(folder, file)).st_size  # noqa: PTH118 - a Path for each file costs more than the look
-        for folder, _, files in os.walk(directory)
-        for file in files
-    )
 
 
 def estimate_checkpoint_bytes(model: nn.Module, optimizer: Any, *, save_only_model: bool) -> int:

@@ -14,12 +14,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 
 from hf_recipes.checkpoints.background import BackgroundJob, finish_jobs
-from hf_recipes.checkpoints.disk_space import (
-    directory_bytes,
-    empty_directory,
-    estimate_checkpoint_bytes,
-    why_not_enough,
-)
+from hf_recipes.checkpoints.disk_space import empty_directory, estimate_checkpoint_bytes, why_not_enough
 from hf_recipes.checkpoints.facts import training_facts
 from hf_recipes.checkpoints.lock import release_lock, take_lock
 from hf_recipes.checkpoints.manifest import DamagedManifest, read_manifest, read_verified
@@ -28,6 +23,7 @@ from hf_recipes.checkpoints.tied import leave_tied_out_of_saves
 from hf_recipes.checkpoints.verification.findings import LEVELS
 from hf_recipes.core.errors import UserError, nearest
 from hf_recipes.core.events import event_log
+from hf_recipes.core.free_space import directory_bytes
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main, is_main
 from hf_recipes.core.run_directory import list_checkpoints

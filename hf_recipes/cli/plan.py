@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="kinds of device, as in h100,a100-80g,rtx-4090: the first in detail; a YAML file for one of your own",
     )
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of each, where it is another (24GiB)")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of each, where it is another, e.g. 24GiB")
     parser.add_argument("--gpus", metavar="N", default="1", help="devices of a machine (default 1)")
     parser.add_argument("--nodes", metavar="N", default="1", help="machines (default 1)")
     parser.add_argument("--network", metavar="GBIT", default="100", help="Gbit/s between machines (default 100)")
-    parser.add_argument("--host-memory", metavar="SIZE", help="memory of a machine, for what is offloaded (256GiB)")
-    parser.add_argument("--tokens", metavar="N", help="tokens of an epoch, in place of the recipe's data (1e9)")
-    parser.add_argument("--mfu", metavar="SHARE", help="measured share of the peak, as `profile` tells it (0.35)")
+    parser.add_argument("--host-memory", metavar="SIZE", help="memory of a machine, for what is offloaded, e.g. 256GiB")
+    parser.add_argument("--tokens", metavar="N", help="tokens of an epoch, in place of the recipe's data, e.g. 1e9")
+    parser.add_argument("--mfu", metavar="SHARE", help="measured share of the peak, as `profile` tells it, e.g. 0.35")
     parser.add_argument("--tokens-per-second", metavar="N", help="measured speed of all devices together")
     parser.add_argument("--price", metavar="USD", help="of one device and hour, in place of list prices")
     parser.add_argument("--purchase", default="on-demand", metavar="KIND", help="on-demand (default), reserved or spot")

@@ -66,6 +66,9 @@ def _flags(verb: str) -> Iterator[str]:
     module = importlib.import_module(module_of(verb))
     parser = argparse.ArgumentParser(add_help=False)
     module.add_arguments(parser)
+    # What a verb takes from what argparse leaves over stands in its usage alone: [RUN_DIR | FILE | -].
+    for place in re.findall(r"\[([A-Z_]+(?: \| [^]|]+)+)\]", parser.usage or ""):
+        yield from (f"`{name}`" for name in place.split(" | "))
     for action in parser._actions:
         name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
         yield f"`{name}`"

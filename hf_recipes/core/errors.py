@@ -41,6 +41,15 @@ def file_problem(error: OSError) -> str:
     return f"{name} cannot be read or written: {error.strerror or error}."
 
 
+def first_line(error: BaseException | str) -> str:
+    """The first line of what an error says, without its full stop, to stand within a sentence of ours; the name of its
+    type where it says nothing (of an empty text: ``no reason given``)."""
+    said = str(error).strip()
+    if said:
+        return said.splitlines()[0].rstrip(". ")
+    return type(error).__name__ if isinstance(error, BaseException) else "no reason given"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest of `known`, or an empty string when none is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

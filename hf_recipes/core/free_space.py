@@ -1,4 +1,4 @@
-"""Whether a disk has room, asked before anything is written to it."""
+"""Whether a disk has room, asked before anything is written to it; and the room that files take."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def check_free_space(output: Path, needed_bytes: int, what: str, cure: str, plac
         raise UserError(
             f"{what} {needed_bytes / 1e9:.2f} GB, but {place or there} has {free / 1e9:.2f} GB free: {cure}."
         )
+
+
+def directory_bytes(directory: Path) -> int:
+    """The sizes of all files below a directory, of a link that of the file it leads to; 0 where there is none."""
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())

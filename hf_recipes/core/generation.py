@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def render_prompt(
         rendered = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=True)
         return list(rendered["input_ids"])
     except Exception as error:  # templates are programs of their own: any kind of error may come out
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error)
         raise UserError(f"The chat template refuses a conversation ({reason}): correct it, or the row.") from error
 
 

@@ -41,6 +41,7 @@ BITS_PER_ELEMENT = {
     "U64": 64,
     "F64": 64,
 }
+FLOATS = ("F64", "F32", "F16", "BF16")  # whose values are numbers as they stand: neither packed nor scaled
 _MAX_ELEMENTS = 2**63 - 1  # what other readers multiply in 64 bits
 
 
@@ -159,21 +160,26 @@ def tensor_files(directory: Path) -> list[Path]:
 
     Raises:
         UserError: the index names a file outside the directory.
+        DamagedFile: the index is no map of tensors to files.
     """
     for name in INDEX_NAMES:
         if (directory / name).is_file():
-            weight_map = read_json(directory / name)["weight_map"]
-            shards = dict.fromkeys(weight_map.values())
-            for shard in shards:
-                if leaves(shard):
-                    raise UserError(
-                        f"{directory / name} names '{shard}', outside its directory: do not use this model."
-                    )
-            return [directory / shard for shard in shards]
+            return [directory / shard for shard in _shards(directory / name)]
     for name in SINGLE_NAMES:
         if (directory / name).is_file():
             return [directory / name]
     return []
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        shards = list(dict.fromkeys(read_json(index)["weight_map"].values()))
+        outside = next((shard for shard in shards if leaves(shard)), None)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DamagedFile(f"{index}: its weight_map is not a map of tensors to files") from None
+    if outside is not None:
+        raise UserError(f"{index} names '{outside}', outside its directory: do not use this model.")
+    return shards
 
 
 def leaves(name: str) -> bool:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import UserError
 from hf_recipes.data import workers
 from hf_recipes.data.check import open_source
@@ -110,7 +111,7 @@ def _processes(spec: SourceSpec, asked: int | None) -> int:
     if files is not None and sum(file.stat().st_size for file in files) < _LARGE_BYTES:
         return 1
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, len(os.sched_getaffinity(0)) // ranks) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, usable_cores() // ranks)
 
 
 def _nothing_left(spec: SourceSpec, ledger: Ledger, settings: DataSettings) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.log import logger
 from hf_recipes.evaluation.harness_files import refuse_code, refuse_foreign_metrics
 
@@ -126,8 +126,8 @@ def _load(harness: Any, task: str | Path, allow_code: bool) -> dict[str, Any]:
             manager = harness.tasks.TaskManager(include_defaults=not is_file)
             return dict(manager.load([path.name if is_file else str(task)]))
     except Exception as error:  # yaml, datasets, jinja and the package itself each raise their own
-        reason = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
-        raise UserError(f"The task '{task}' cannot be loaded: {type(error).__name__}: {reason}.") from error
+        reason = f"{type(error).__name__}: {first_line(str(error))}"
+        raise UserError(f"The task '{task}' cannot be loaded: {reason}.") from error
 
 
 def _result(scores: dict[str, Any], samples: Sequence[dict[str, Any]]) -> TaskResult:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.asking import Questions
@@ -137,8 +137,9 @@ def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
             name_or_path, revision=revision, dtype=dtype, trust_remote_code=False
         )
     except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"Model '{name_or_path}' cannot be loaded ({reason}): put it back or restore access.") from None
+        raise UserError(
+            f"Model '{name_or_path}' cannot be loaded ({first_line(error)}): put it back or restore access."
+        ) from None
 
 
 def load_peft_adapter(model: Any, directory: Path) -> Any:
@@ -178,7 +179,7 @@ def _load_tokenizer(place: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         if not Path(place).exists():
             raise UserError(f"'{place}' is not here, nor can it be had from the Hub ({reason}): name a path.") from None
         raise UserError(f"{place} holds no tokenizer ({reason}): copy that of the training into it.") from None

@@ -11,7 +11,7 @@ from typing import Any
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.log import logger
-from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
+from hf_recipes.core.tensors import FLOATS, DamagedFile, TensorEntry, read_header
 from hf_recipes.export.algebra import pattern_value, scale_of
 from hf_recipes.export.config_types import check_adapter_config
 from hf_recipes.export.edits import Edit as Edit
@@ -21,7 +21,6 @@ from hf_recipes.export.pairs import LoraPair as LoraPair
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _PREFIX = "base_model.model."
 _LORA = re.compile(
     r"^(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
@@ -104,7 +103,7 @@ def _without_training_state(entries: dict[str, TensorEntry]) -> dict[str, Tensor
 
 def _check_dtypes(directory: Path, entries: Mapping[str, TensorEntry]) -> None:
     """Whole numbers and complex ones are no weights; eight bits hold no update as it was trained."""
-    other = [entry for entry in entries.values() if entry.dtype not in _FLOATS]
+    other = [entry for entry in entries.values() if entry.dtype not in FLOATS]
     if other:
         raise UserError(
             f"{len(other)} of {len(entries)} tensors of the adapter {directory} are no floats of 16 bits or more "

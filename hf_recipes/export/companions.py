@@ -112,15 +112,15 @@ def _write_generation_config(output: Path, adapter: Path, base: Path, end_tokens
     found = [settings for directory in (adapter, base) if (settings := _generation_config(directory)) is not None]
     settings = dict(found[0]) if found else {}
     ends = [end for each in found for end in token_ids(each.get("eos_token_id"))]
-    if not found and end_tokens:  # a file that names an end token takes the place of config.json's
-        ends = token_ids(read_json(output / "config.json").get("eos_token_id"))
+    if not found:  # a file that names an end token takes the place of config.json's
+        ends = config_end_tokens(read_json(output / "config.json"))
     notices = []
     trained = [token_id(output, "eos_token"), *end_tokens]
     if added := [end for end in dict.fromkeys(trained) if end is not None and end not in ends]:
         ids = ", ".join(map(str, added))
         notices.append(f"End tokens of the training ({ids}) were added to generation_config.json.")
     ends = list(dict.fromkeys([*ends, *added]))
-    if not found and not end_tokens:
+    if not found and not added and not end_tokens:
         return []
     if ends and ends != token_ids(settings.get("eos_token_id")):
         settings["eos_token_id"] = ends if len(ends) > 1 else ends[0]
@@ -143,6 +143,12 @@ def _generation_config(directory: Path) -> dict[str, Any] | None:
 def token_ids(value: Any) -> list[int]:
     """The ids in a config's ``eos_token_id``: a number, a list of them, or nothing."""
     return [value] if isinstance(value, int) else list(value or [])
+
+
+def config_end_tokens(config: dict[str, Any]) -> list[int]:
+    """The end tokens in a config.json: what generation stops at where there is no generation_config.json."""
+    ids = [end for part in config_parts(config) for end in token_ids(part.get("eos_token_id"))]
+    return list(dict.fromkeys(ids))
 
 
 def token_id(directory: Path, key: str) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.export.bases.read import BaseModel, BaseTensor
 from hf_recipes.export.meta_model import meta_model
 
@@ -79,7 +79,7 @@ class Fusion:
                 raise
             raise NotReversible(
                 f"'{self.first}' is made by a conversion of transformers that cannot be followed one parameter at a "
-                f"time ({str(error).splitlines()[0] if str(error) else type(error).__name__}): this base is merged in "
+                f"time ({first_line(error)}): this base is merged in "
                 "memory only."
             ) from None
         return made

@@ -26,7 +26,6 @@ from hf_recipes.core.tensors import TensorEntry, iter_entries, read_header
 from hf_recipes.export.bases.read import BaseModel
 from hf_recipes.export.soundness import is_finite
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 # Differences of logits as a share of the largest logit: what fp32 sums in another order leave, and what is never right.
 _FLOOR, _CEILING = 2e-5, 1e-4
 _POSITIONS = 64

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.meta_model import model_on_meta
 from hf_recipes.export.bases.read import BaseModel
 
@@ -22,7 +22,7 @@ def meta_model(base: BaseModel) -> Any:
     except (ValueError, KeyError, OSError) as error:
         raise UserError(
             f"How transformers names the parameters of '{base.directory}' cannot be told "
-            f"({str(error).splitlines()[0]}): an adapter on them can only be merged for a model class that it has."
+            f"({first_line(error)}): an adapter on them can only be merged for a model class that it has."
         ) from None
 
 

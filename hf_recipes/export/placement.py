@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.tensors import FLOATS
 from hf_recipes.export.adapter import Adapter, Edit
 from hf_recipes.export.bases.read import BaseModel, BaseTensor
 from hf_recipes.export.conversion import Conversions, Fusion, NotReversible, read_conversions
 from hf_recipes.export.experts import with_parameters
 from hf_recipes.export.heads import new_head_names
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _split(
 
 def _check(fusion: Fusion, own: Mapping[str, Edit]) -> None:
     for name, source in fusion.sources.items():
-        if source.dtype not in _FLOATS:
+        if source.dtype not in FLOATS:
             raise NotReversible(f"'{name}' of the base is {source.dtype}: its experts are merged in memory only.")
         if name in own:
             raise UserError(

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.tensors import TensorSpec
+from hf_recipes.core.tensors import FLOATS, TensorSpec
 from hf_recipes.export.adapter import Adapter, Edit, Scaling
 from hf_recipes.export.bases.read import BaseModel, BaseTensor, config_parts
 from hf_recipes.export.converted_group import ConvertedGroup
@@ -17,7 +17,6 @@ from hf_recipes.export.output import Output
 from hf_recipes.export.placement import Placement, base_name, parameter_tensors, place_in_checkpoint
 from hf_recipes.export.ties import group_edits, tied_parameters
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 # Last names of the modules that have a row for each word.
 _VOCABULARY = ("embed_tokens", "lm_head", "wte", "word_embeddings", "embed_in", "embed_out")
 # Models of `Conv1D` layers.
@@ -180,10 +179,10 @@ class _Transposed:
     @cached_property
     def _flipped(self) -> Container[str] | None:
         """The base's tensors of `Conv1D` layers; None where transformers has no class to ask."""
-        from hf_recipes.export.bases.linear_layers import conv1d_weights, meta_model
+        from hf_recipes.export.bases.linear_layers import conv1d_weights, model_of_task
 
         try:
-            return conv1d_weights(meta_model(self._base.directory, self._task), self._base.tensors)
+            return conv1d_weights(model_of_task(self._base.directory, self._task), self._base.tensors)
         except UserError:
             return None
 
@@ -215,7 +214,7 @@ class _Transposed:
 
 
 def _output(name: str, source: BaseTensor, edit: Edit | None, dtype: str, transposed: _Transposed) -> Output:
-    spec = TensorSpec(name, dtype if source.dtype in _FLOATS else source.dtype, source.shape)
+    spec = TensorSpec(name, dtype if source.dtype in FLOATS else source.dtype, source.shape)
     if edit is None or edit.is_empty:
         return Output(spec, source, source.file.name)
     start = edit.value or edit.base or source
@@ -252,15 +251,15 @@ def _check_shape(name: str, base: BaseTensor, start: BaseTensor) -> None:
 def _check_small_parts(name: str, start: BaseTensor, edit: Edit) -> None:
     fits = True
     if edit.bias:
-        fits = edit.bias[0].shape == start.shape
+        fits &= edit.bias[0].shape == start.shape
     if edit.rows:
-        fits = edit.rows.shape[1:] == start.shape[1:] and all(0 <= index < start.shape[0] for index in edit.indices)
+        fits &= edit.rows.shape[1:] == start.shape[1:] and all(0 <= index < start.shape[0] for index in edit.indices)
     if edit.scaling:
-        fits = _scales(edit.scaling, start.shape)
+        fits &= _scales(edit.scaling, start.shape)
     if edit.lora and edit.lora.magnitude:
-        fits = prod(edit.lora.magnitude.shape) == edit.lora.outputs_inputs[0]
+        fits &= prod(edit.lora.magnitude.shape) == edit.lora.outputs_inputs[0]
     if edit.combined and not edit.combined.pair:
-        fits = edit.combined.shape == start.shape
+        fits &= edit.combined.shape == start.shape
     if not fits:
         raise UserError(
             f"'{name}' of the base has shape {list(start.shape)}, which {', '.join(edit.names)} of the adapter do not "

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.errors import CheckFailed, UserError, first_line
 from hf_recipes.core.log import logger
 from hf_recipes.export.push_files import PushFiles, base_named_in_run, files_to_push
 
@@ -138,7 +138,7 @@ def _answers_of_the_hub(repo_id: str) -> Iterator[None]:
         raise UserError(_sentence(repo_id, _status(error), error)) from None
     except (no_answer, ConnectionError) as error:
         raise UserError(
-            f"The Hub cannot be reached ({_first_line(error)}): check the network, then push again."
+            f"The Hub cannot be reached ({first_line(error)}): check the network, then push again."
         ) from None
     except ValueError as error:  # a card that the Hub's validation refuses, and the like
         if isinstance(error, UserError):
@@ -154,13 +154,9 @@ def _sentence(repo_id: str, status: int | None, error: Exception) -> str:
         return f"The token may not write to '{owner}' (403): give one with the right to write there, or another owner."
     if status == 404:
         return f"The Hub does not find {repo_id} (404): check the owner's name, and that the token may see it."
-    return f"The Hub refuses the upload to {repo_id} ({status}): {_first_line(error)}"
+    return f"The Hub refuses the upload to {repo_id} ({status}): {first_line(error)}"
 
 
 def _status(error: Any) -> int | None:
     response = getattr(error, "response", None)
     return getattr(response, "status_code", None)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)

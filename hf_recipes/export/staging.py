@@ -110,8 +110,13 @@ def _sync(directory: Path) -> None:
 
 def _take_place(staging: Path, output: Path) -> None:
     old = _beside(output, "old")
-    if output.exists():
-        output.rename(old)
-    staging.rename(output)
+    try:
+        if output.exists():
+            output.rename(old)
+        staging.rename(output)
+    except BaseException:
+        if old.exists() and not output.exists():
+            old.rename(output)
+        raise
     fsync_directory(output.parent)
     shutil.rmtree(old, ignore_errors=True)

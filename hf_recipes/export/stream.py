@@ -11,6 +11,7 @@ from threading import Lock, local
 
 import torch
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.tensor_io import OpenFiles, copy_range, read_into, write_from
 from hf_recipes.core.tensors import TensorEntry, tensor_bytes, torch_dtype
@@ -40,8 +41,7 @@ def one_thread_each() -> Iterator[None]:
 
 def thread_count(threads: int | None) -> int:
     """The threads to use: those asked for, else one a core this process may run on, `MAX_THREADS` at most."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return threads or min(MAX_THREADS, cores)
+    return threads or min(MAX_THREADS, usable_cores())
 
 
 def write_tensors(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.tensors import TensorEntry
 from hf_recipes.export.adapter import Edit, LoraPair
 from hf_recipes.export.meta_model import build_on_meta
@@ -29,7 +29,7 @@ def tied_parameters(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         model = build_on_meta(directory, config)
     except (ValueError, KeyError, OSError) as error:
         raise UserError(
-            f"Which weights of '{directory}' are tied cannot be told ({str(error).splitlines()[0]}): an adapter on its "
+            f"Which weights of '{directory}' are tied cannot be told ({first_line(error)}): an adapter on its "
             "embeddings or head can only be merged for a model class that transformers has."
         ) from None
     return dict(model.all_tied_weights_keys)

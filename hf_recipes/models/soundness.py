@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.log import logger
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def template_fault(tokenizer: PreTrainedTokenizerBase) -> str | None:
     try:
         text = str(tokenizer.apply_chat_template(messages, tokenize=False))
     except Exception as error:  # templates are programs of their own: any kind of error may come out
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         return f"The chat template fails on one question and answer ({reason}): conversations cannot be trained on."
     missing = [role for role, part in (("question", _QUESTION), ("answer", _ANSWER)) if part not in text]
     if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.files import read_json
 from hf_recipes.core.meta_model import model_on_meta
 from hf_recipes.plan.geometry import Geometry, TensorShape
@@ -34,8 +34,8 @@ def read_geometry(config: Any, attach: Callable[[Any], Any] | None = None) -> Ge
         model = model_on_meta(loaded, class_name)
     except (ValueError, KeyError, OSError, TypeError, ZeroDivisionError, RuntimeError) as error:
         raise UserError(
-            f"No model of transformers can be built from this config ({str(error).splitlines()[0]}): give one that has "
-            "a model_type this version knows."
+            f"No model of transformers can be built from this config ({first_line(error)}): give one that has a "
+            "model_type this version knows."
         ) from None
     from hf_recipes.core.plain_head import has_plain_head
 

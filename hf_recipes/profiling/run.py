@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hf_recipes.checkpoints.preemption.guard import PreemptionGuard
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.flops import training_flops
 from hf_recipes.core.log import logger
 from hf_recipes.core.matmul_weights import matmul_weights
@@ -28,7 +29,7 @@ from hf_recipes.profiling.recorder import StepRecorder
 from hf_recipes.profiling.trace import Trace
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.build_run import build_run
-from hf_recipes.training.environment import usable_cores, use_all_cores
+from hf_recipes.training.environment import use_all_cores
 from hf_recipes.training.finish import raise_if_stopped
 from hf_recipes.training.free_memory import free_bytes
 from hf_recipes.training.rows import epoch_padding

@@ -64,7 +64,8 @@ def _check(key: str, value: Any, table: Mapping[str, KeySpec], place: str) -> An
     if key in REFUSED_KEYS:
         raise UserError(f"{place}: '{key}' is not used here: {REFUSED_KEYS[key]}.")
     if key not in table:
-        raise UserError(f"{place}: unknown key '{key}'{nearest(key, table)}; `hf-recipes sft --help` lists them all.")
+        near = nearest(key, table)
+        raise UserError(f"{place}: unknown key '{key}'{near}; `hf-recipes sft --help-all` lists them all.")
     if key == "resume_from_checkpoint" and isinstance(value, bool):
         value = "last" if value else None
     if key in _DTYPE_KEYS and value is not None:

@@ -155,7 +155,7 @@ def _read(key: str, name: str, value: Any, table: Mapping[str, KeySpec]) -> Axis
     if spec is None and (head == key or head not in table):
         raise UserError(
             f"--{name}: unknown key '{head}'{nearest(head, [*table, *ALIASES, *_SPECS])}; `hf-recipes sweep --help` "
-            "lists the sweep's own flags, `hf-recipes sft --help` the recipe's keys."
+            "lists the sweep's own flags, `hf-recipes sft --help-all` the recipe's keys."
         )
     if value is None or value == [] or (value is True and spec is not None and "bool" not in spec.kinds):
         raise UserError(f"--{name}: no value is given: write --{name} VALUE,VALUE.")

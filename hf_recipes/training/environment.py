@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
 
@@ -51,13 +52,6 @@ def check_world_size(asked: int | None, there: int) -> None:
 def threads_per_rank(cores: int, local_ranks: int) -> int:
     """CPU threads for each of `local_ranks` processes sharing `cores`: an even share, at least one."""
     return max(1, cores // max(1, local_ranks))
-
-
-def usable_cores() -> int:
-    """Cores this process may run on (its affinity mask where the system has one)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def use_all_cores() -> None:

@@ -12,15 +12,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.evaluation.asking import Share
 from hf_recipes.evaluation.prepared import Choices
+from hf_recipes.training.environment import threads_per_rank
 
 
 def ask_in_processes(run: RunDirectory, choices: Choices, count: int) -> None:
@@ -34,13 +37,16 @@ def ask_in_processes(run: RunDirectory, choices: Choices, count: int) -> None:
     gpus = torch.cuda.device_count()
     if 0 < gpus < count:
         logger.warning(f"{count} processes share {gpus} GPU(s): each loads a model of its own there.")
-    cores = max(1, (os.cpu_count() or 1) // count)
+    cores = threads_per_rank(usable_cores(), count)
     if not gpus:
         logger.info(f"{count} processes with {cores} thread(s) each; the latency is measured while all of them run.")
-    processes = [_start(run, choices, Share(rank, count), gpus, cores) for rank in range(count)]
+    processes: list[subprocess.Popen[str]] = []
     try:
+        for rank in range(count):
+            processes.append(_start(rank, gpus, cores))
+            _order(processes[-1], run, choices, Share(rank, count))
         codes = [process.wait() for process in processes]
-    finally:  # an interrupt must not leave them behind
+    finally:  # an interrupt, or one that cannot be started, must not leave them behind
         for process in processes:
             if process.poll() is None:
                 process.terminate()
@@ -48,20 +54,22 @@ def ask_in_processes(run: RunDirectory, choices: Choices, count: int) -> None:
         raise CheckFailed(f"{', '.join(failed)} did not finish: see above; the same command goes on from there.")
 
 
-def _start(run: RunDirectory, choices: Choices, share: Share, gpus: int, cores: int) -> subprocess.Popen[str]:
+def _start(rank: int, gpus: int, cores: int) -> subprocess.Popen[str]:
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(cores))
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
-        environment["CUDA_VISIBLE_DEVICES"] = visible[share.rank % gpus]
+        environment["CUDA_VISIBLE_DEVICES"] = visible[rank % gpus]
     command = [sys.executable, "-m", "hf_recipes.training.evaluate_share"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, env=environment, text=True)
+
+
+def _order(process: subprocess.Popen[str], run: RunDirectory, choices: Choices, share: Share) -> None:
     # the gate is the parent's
     order = {"run": str(run.path), "choices": {**asdict(choices), "gate": []}, "share": asdict(share)}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr, env=environment, text=True)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(order))
-    process.stdin.close()
-    return process
+    with suppress(BrokenPipeError), process.stdin:  # one that is gone already says so by its code
+        process.stdin.write(json.dumps(order))
 
 
 def ask_order(order: dict[str, Any]) -> None:

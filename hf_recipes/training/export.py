@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import json_safe, read_json
-from hf_recipes.core.free_space import check_free_space
+from hf_recipes.core.free_space import check_free_space, directory_bytes
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.core.versions import stack_versions
@@ -22,10 +23,9 @@ from hf_recipes.export.forms.llama_cpp import find_llama_cpp
 from hf_recipes.export.forms.merged_form import write_merged_form
 from hf_recipes.export.forms.names import Form
 from hf_recipes.export.forms.sources import Sources, temporary_place
-from hf_recipes.export.forms.space import count_parameters, directory_bytes, needed_bytes
+from hf_recipes.export.forms.space import count_parameters, needed_bytes
 from hf_recipes.export.forms.write import Order, WrittenForm, write_forms
 from hf_recipes.export.staging import check_output
-from hf_recipes.training.environment import usable_cores
 
 SCHEMA = 1
 EXPORT_JSON = "export.json"
@@ -80,7 +80,9 @@ def export_run(
     tools = find_llama_cpp(options.llama_cpp)
     for form in forms:
         check_output(place / form.folder, options.overwrite, directory.result)
-    _check_space(directory, facts, forms, place, options)
+    model = None if _is_copy_alone(directory, forms, options) else _model_place(directory, facts, options)
+    _check_space(directory, forms, place, model)
+    dtype = _sixteen_bits(model) if model else "bf16"
     merge_options = {"base": options.base, "allow_other_base": options.allow_other_base, "proof": options.proof}
     if options.base_values != "original":
         merge_options["base_values"] = options.base_values
@@ -88,9 +90,9 @@ def export_run(
 
         def merge(to: Path) -> None:
             logger.info("Merging, as what other forms are made from")
-            write_merged_form(directory.result, to, _sixteen_bits(facts, directory), **merge_options)
+            write_merged_form(directory.result, to, dtype, **merge_options)
 
-        sources = Sources(temporary, merge, tools, directory.path.resolve().name)
+        sources = Sources(temporary, merge, tools, directory.path.resolve().name, dtype)
         written = write_forms(forms, place, Order(directory.result, sources, merge_options))
         document = _write(directory, [_row(form) for form in written], options)  # kept, whatever measuring meets
         for rows in _Measuring(directory, facts, sources, options).rows(written):
@@ -119,29 +121,33 @@ def _suite(facts: dict[str, Any], options: ExportOptions) -> dict[str, Any] | No
     return {**suite, "samples": options.samples} if options.samples else suite
 
 
-def _sixteen_bits(facts: dict[str, Any], directory: RunDirectory) -> str:
-    """fp16 for a base in fp16, which bf16 would round; else bf16."""
-    for place in (directory.result, Path(facts["base_model"]["name_or_path"])):
-        if (place / "config.json").is_file():
-            config = read_json(place / "config.json")
-            return "fp16" if (config.get("dtype") or config.get("torch_dtype")) == "float16" else "bf16"
-    return "bf16"
+def _is_copy_alone(directory: RunDirectory, forms: Sequence[Form], options: ExportOptions) -> bool:
+    """Whether nothing but an adapter's files is wanted, for which the base need not be there."""
+    is_adapter = directory.result == directory.adapter
+    return is_adapter and options.base is None and all(form.kind == "adapter" for form in forms)
 
 
-def _check_space(
-    directory: RunDirectory, facts: dict[str, Any], forms: Sequence[Form], place: Path, options: ExportOptions
-) -> None:
+def _model_place(directory: RunDirectory, facts: dict[str, Any], options: ExportOptions) -> Path:
+    """The weights and the config that forms are made from: the result, or the base that its adapter is for."""
     result = directory.result
-    model = result
-    if result == directory.adapter:
-        from hf_recipes.export.bases.find import find_base
+    if result != directory.adapter:
+        return result
+    from hf_recipes.export.bases.find import find_base
 
-        if options.base is None and all(form.kind == "adapter" for form in forms):
-            return _check_room(place, directory_bytes(result))
-        found = find_base(read_json(result / "adapter_config.json"), options.base, facts.get("base_model") or {})
-        model = found if found.is_dir() else found.parent
-    _check_room(place, needed_bytes(forms, count_parameters(model), directory_bytes(result)))
-    return None
+    found = find_base(read_json(result / "adapter_config.json"), options.base, facts.get("base_model") or {})
+    return found if found.is_dir() else found.parent
+
+
+def _sixteen_bits(model: Path) -> str:
+    """fp16 for a model in fp16, which bf16 would round; else bf16."""
+    file = model / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    return "fp16" if (config.get("dtype") or config.get("torch_dtype")) == "float16" else "bf16"
+
+
+def _check_space(directory: RunDirectory, forms: Sequence[Form], place: Path, model: Path | None) -> None:
+    own = directory_bytes(directory.result)
+    _check_room(place, own if model is None else needed_bytes(forms, count_parameters(model), own))
 
 
 @dataclass(frozen=True)

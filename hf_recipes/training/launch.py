@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_recipes.checkpoints.preemption.stopped import HOW_TO_GO_ON, stopped_outside, unsaved_end
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import Preempted, UserError
 from hf_recipes.core.events import absent_rank, read_events
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
-from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, threads_per_rank, usable_cores
+from hf_recipes.training.environment import LAUNCHED_BY_US, MACHINE_END, threads_per_rank
 from hf_recipes.training.machines import ALONE, Machine, read_config
 from hf_recipes.training.rank_group import GroupEnd, run_group
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
 from hf_recipes.training.loss import Kernel, chunked_cross_entropy
@@ -115,7 +115,7 @@ def compare_kernels(candidates: dict[str, Kernel], head: nn.Linear, dtype: torch
         try:
             seconds, its_loss, its_gradient = _time(kernel, hidden, head, labels)
         except Exception as error:  # a kernel that does not compile for this device fails in its own way
-            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            found[name] = f"{type(error).__name__}: {first_line(str(error))}"
             continue
         apart = abs(its_loss - loss) / abs(loss)
         gradient_apart = float((its_gradient - gradient).norm() / gradient.norm())

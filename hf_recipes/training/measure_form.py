@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.evaluation.prepared import compute_dtype, load_peft_adapter
+from hf_recipes.evaluation.sides import placed
 from hf_recipes.models.base import load_base
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
 from hf_recipes.models.methods.prefix import generate_with_prefix
@@ -142,14 +143,7 @@ def _load(order: dict[str, Any], runtime: str) -> Any:
         model = load_base(find_model(path, order.get("revision")), dtype=dtype)
     if generation is not None:
         model.generation_config.eos_token_id = generation.eos_token_id
-    return _placed(model).eval()
-
-
-def _placed(model: Any) -> Any:
-    import torch
-
-    quantized = getattr(model, "is_quantized", False)  # placed while loading
-    return model.to("cuda") if torch.cuda.is_available() and not quantized else model
+    return placed(model).eval()
 
 
 def _load_by_llama_cpp(file: Path, generation: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
@@ -20,7 +21,6 @@ from hf_recipes.core.secrets import without_secrets
 from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
-from hf_recipes.training.environment import usable_cores
 from hf_recipes.training.own_code import remember_code
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED, record_of_run

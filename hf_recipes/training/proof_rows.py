@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.labels import IGNORED_LABEL
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
@@ -51,8 +51,8 @@ def proof_rows(run: RunDirectory | Path, samples: int = SAMPLES) -> ProofRows:
         with _quiet():
             return _read(directory, recipe, samples)
     except (UserError, OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return ProofRows(notices=[f"The data of {directory.path} cannot be read again ({reason}): {_FIXED_ONLY}."])
+        notice = f"The data of {directory.path} cannot be read again ({first_line(error)}): {_FIXED_ONLY}."
+        return ProofRows(notices=[notice])
 
 
 def _read(directory: RunDirectory, recipe: Mapping[str, Any], samples: int) -> ProofRows:

@@ -8,10 +8,11 @@ from peft import get_peft_model
 
 from hf_recipes.checkpoints import disk_space
 from hf_recipes.checkpoints.choose import last_good_checkpoint
-from hf_recipes.checkpoints.disk_space import directory_bytes, estimate_checkpoint_bytes, free_bytes, why_not_enough
+from hf_recipes.checkpoints.disk_space import estimate_checkpoint_bytes, free_bytes, why_not_enough
 from hf_recipes.checkpoints.keeper import CheckpointKeeper
 from hf_recipes.checkpoints.manifest import read_manifest
 from hf_recipes.core.events import read_events
+from hf_recipes.core.free_space import directory_bytes
 
 
 def alarms(output):
@@ -125,11 +126,3 @@ def test_the_strategy_best_saves_into_a_clean_place_too(tmp_path):
     assert keeper.failed is None
     assert not (tmp_path / "checkpoint-2" / "model-00002-of-00002.safetensors").exists()
     assert read_manifest(tmp_path / "checkpoint-2")
-
-
-def test_directory_bytes_are_those_of_the_files_below(tmp_path):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "one").write_bytes(bytes(10))
-    (tmp_path / "a" / "b" / "two").write_bytes(bytes(5))
-    assert directory_bytes(tmp_path) == 15
-    assert directory_bytes(tmp_path / "c") == 0

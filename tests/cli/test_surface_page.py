@@ -16,6 +16,12 @@ def test_every_name_has_its_place_in_the_reference():
     assert named == sorted(f"::: hf_recipes.{module}.{name}" for name, module in hf_recipes._EXPORTS.items())
 
 
+def test_what_a_verb_takes_by_hand_stands_there_too():
+    """`doctor` takes its run or log from what argparse leaves over, and names it in its usage alone."""
+    (row,) = [line for line in render_surface().splitlines() if line.startswith("| `doctor` |")]
+    assert row.startswith("| `doctor` | `RUN_DIR`, `FILE`, `-`, `--quick`")
+
+
 def test_the_public_surface_is_what_is_written_down():
     """A change is meant? ``python -m hf_recipes.cli.surface > docs/surface.md``, and a line in CHANGELOG.md."""
     assert PAGE.read_text(encoding="utf-8") == render_surface()

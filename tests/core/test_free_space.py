@@ -29,3 +29,15 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path, small_disk):
 def test_a_little_more_is_wanted_than_what_is_written(tmp_path, small_disk):
     with pytest.raises(UserError, match="but the cache has"):
         free_space.check_free_space(tmp_path, 10**9 - 1, "It is", "make room", place="the cache")
+
+
+def test_directory_bytes_are_those_of_the_files_below(tmp_path):
+    model = tmp_path / "model"
+    (model / "a").mkdir(parents=True)
+    (model / "one").write_bytes(bytes(10))
+    (model / "a" / "two").write_bytes(bytes(5))
+    (tmp_path / "blob").write_bytes(bytes(100))
+    (model / "weights").symlink_to(tmp_path / "blob")  # as in the Hub's cache
+    (model / "gone").symlink_to(tmp_path / "nowhere")
+    assert free_space.directory_bytes(model) == 115
+    assert free_space.directory_bytes(tmp_path / "c") == 0

@@ -120,10 +120,9 @@ def test_a_stop_text_ends_an_answer_and_is_no_part_of_it(tokenizer, tiny_model):
     assert stopped.cut < plain.cut
 
 
-def test_tools_stand_in_the_prompt(tokenizer):
-    tokenizer.chat_template = (
-        "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[0].content }}"
-    )
+def test_tools_stand_in_the_prompt(tokenizer, monkeypatch):
+    template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[0].content }}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)  # other tests use the same tokenizer
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
     messages = [{"role": "user", "content": "Q"}]
     assert tokenizer.decode(render_prompt(tokenizer, messages, [tool])) == "weather Q"

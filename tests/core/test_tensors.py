@@ -165,3 +165,14 @@ def test_metadata_is_what_transformers_asks_for(tmp_path):
     write(tmp_path / "f", {"a": torch.ones(1)}, {"format": "pt"})
     with safe_open(tmp_path / "f", "pt") as file:
         assert file.metadata() == {"format": "pt"}
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}', '{"weight_map": {"a": []}}']
+)
+def test_an_index_that_is_no_map_is_damage(tmp_path, content):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(content)
+    with pytest.raises(DamagedFile, match="is not a map of tensors to files") as error:
+        tensor_files(tmp_path)
+    assert str(index) in str(error.value)

@@ -9,6 +9,7 @@ import ast
 import importlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,7 @@ def _write_files(model: Path) -> None:
     Path("path/to/config.json").write_bytes((model / "config.json").read_bytes())
     Path("order.schema.json").write_text('{"type": "object", "required": ["item"]}', encoding="utf-8")
     _write_adapter(model, Path("adapter"))
+    _write_run(model, Path("runs/orders"))
 
 
 def _write_adapter(model: Path, directory: Path) -> None:
@@ -129,6 +131,14 @@ def _write_adapter(model: Path, directory: Path) -> None:
     base = AutoModelForCausalLM.from_pretrained(model)
     config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     get_peft_model(base, config).save_pretrained(directory)
+
+
+def _write_run(model: Path, directory: Path) -> None:
+    """What a finished run leaves to be used: an adapter and a merged model, each with tokenizer and end tokens."""
+    _write_adapter(model, directory / "adapter")
+    shutil.copytree(model, directory / "merged-bf16")
+    for file in (*model.glob("*token*"), *model.glob("*template*"), *model.glob("generation_config.json")):
+        shutil.copy(file, directory / "adapter")
 
 
 def _arguments() -> Any:

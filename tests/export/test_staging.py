@@ -13,7 +13,7 @@ from export_helpers import tensors_of
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.export.merge import merge_adapter
-from hf_recipes.export.staging import check_output, staged
+from hf_recipes.export.staging import _take_place, check_output, staged
 
 
 def names(directory):
@@ -51,6 +51,17 @@ def test_an_existing_output_is_refused_and_replaced_only_when_the_new_one_is_who
         assert names(output) == ["old"]
     assert names(tmp_path) == ["out"]
     assert names(output) == ["new"]
+
+
+def test_an_output_that_cannot_be_replaced_stays(tmp_path):
+    """The new one is gone (a cleaner of temporary files, a disk that went away) when its turn comes."""
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "old").write_text("x")
+    with pytest.raises(FileNotFoundError):
+        _take_place(tmp_path / "gone", output)
+    assert names(tmp_path) == ["out"]
+    assert names(output) == ["old"]
 
 
 def test_an_output_that_would_destroy_its_input_is_refused(tmp_path):

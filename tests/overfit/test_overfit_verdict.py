@@ -131,6 +131,21 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((1.78, 0.9), "from 1.60 to 43; at 0.005 it falls to 0.90"),
+        ((1.78, 2.1), "from 1.60 to 43; at 0.005 it does not fall below 1.78"),
+        ((1.78,), "from 1.60 to 43"),  # no step was left time for: nothing to say
+    ],
+)
+def test_what_the_tests_own_rate_did_is_told_as_it_was(losses, words):
+    evidence = replace(at_rate(10.0, (1.6, 43.0)), passes=Passes(losses, 8.0, 5e-3))
+    cause = next(cause for cause in judge(evidence).causes if cause.kind == "learning_rate")
+    assert cause.what.endswith(words)
+    assert cause.cure == "lower learning_rate, to about 5e-04"
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_fails_and_is_named_first(name):
     evidence, kind, words = FAULTS[name]

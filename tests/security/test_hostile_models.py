@@ -14,7 +14,7 @@ from hf_recipes.checkpoints.verification.verify import verify_checkpoint
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.meta_model import model_on_meta, named_class
 from hf_recipes.evaluation.prepared import _load_tokenizer, load_causal_lm, load_peft_adapter
-from hf_recipes.export.bases.linear_layers import meta_model
+from hf_recipes.export.bases.linear_layers import model_of_task
 from hf_recipes.export.meta_model import build_on_meta
 from hf_recipes.export.proofs.live_models import load_plain
 from hf_recipes.export.proofs.same_tokenizer import tokenizer_differences
@@ -68,7 +68,7 @@ DOORS = {
     "evaluated tokenizer": lambda place: _load_tokenizer(str(place)),
     "planned config": lambda place: load_config(Recipe("r", {"model_name_or_path": str(place)}, frozenset())),
     "merge on the meta device": lambda place: build_on_meta(place, json.loads((place / "config.json").read_text())),
-    "quantised layers": lambda place: meta_model(place, "CAUSAL_LM"),
+    "quantised layers": lambda place: model_of_task(place, "CAUSAL_LM"),
     "proof": lambda place: load_plain(str(place), {"architectures": ["LlamaForCausalLM"]}),
     "compared tokenizers": lambda place: tokenizer_differences(str(place), str(place)),
 }

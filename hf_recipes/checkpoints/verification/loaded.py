@@ -20,6 +20,7 @@ from hf_recipes.checkpoints.verification.findings import Findings, some
 from hf_recipes.checkpoints.verification.loaded_adapter import adapter_on, compare_adapter_keys, why_not_loaded
 from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 from hf_recipes.core.bounded_json import parse_json
+from hf_recipes.core.errors import first_line
 
 CONFIG = "config.json"
 _IDS = 16
@@ -108,7 +109,7 @@ def _check_adapter(
         with _quiet():
             model = adapter_on(loaded[0], directory)
     except Exception as error:
-        findings.problem(config_name, f"PEFT cannot load it upon {base} ({_first_line(error)})")
+        findings.problem(config_name, f"PEFT cannot load it upon {base} ({_in_one_line(error)})")
         return
     compare_adapter_keys(model, set(weights.tensors), f"{prefix}adapter_model.safetensors", findings)
     logits = _check_answers(model, config_name, probe, findings)
@@ -141,12 +142,12 @@ def _load(directory: Path, name: str, findings: Findings) -> tuple[nn.Module, di
                 directory, dtype="auto", output_loading_info=True, ignore_mismatched_sizes=True, **_SAFELY
             )
     except ImportError as error:
-        findings.note(f"{name}: loading needs what is not installed here ({_first_line(error)}).")
+        findings.note(f"{name}: loading needs what is not installed here ({_in_one_line(error)}).")
     except Exception as error:
         if config.get("quantization_config"):  # most methods need a GPU, and say so in their own ways
-            findings.note(f"{name}: the quantised model could not be loaded here ({_first_line(error)}).")
+            findings.note(f"{name}: the quantised model could not be loaded here ({_in_one_line(error)}).")
         else:
-            findings.problem(name, f"transformers cannot load it ({_first_line(error)})")
+            findings.problem(name, f"transformers cannot load it ({_in_one_line(error)})")
     else:
         return model.eval(), told
     return None
@@ -193,7 +194,7 @@ def _check_probe(model: nn.Module, name: str, probe: dict[str, Any], findings: F
         difference = compare_probe(probe, answer_probe(model, probe))
         largest = max(abs(float(value)) for value in probe["logits"])
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        findings.note(f"{name}: the answers kept in the manifest could not be compared ({_first_line(error)}).")
+        findings.note(f"{name}: the answers kept in the manifest could not be compared ({_in_one_line(error)}).")
         return
     stored = str(next(model.parameters()).dtype).removeprefix("torch.")
     dtypes = {stored, str(probe.get("dtype"))}
@@ -236,5 +237,5 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+def _in_one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(str(error))[:200]}"

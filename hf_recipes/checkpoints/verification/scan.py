@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from hf_recipes.checkpoints.verification.archives import is_torch_file, read_tor
 from hf_recipes.checkpoints.verification.json_files import MAX_JSON_BYTES, read_json_file
 from hf_recipes.checkpoints.verification.paths import walk_files
 from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header
 
@@ -48,14 +48,10 @@ def scan_directory(
         scans |= {name: scan_one(directory / name) for name in names}
         return dict(sorted(scans.items()))
     by_size = sorted(names, key=lambda name: -(directory / name).stat().st_size)  # the longest must not come last
-    with ThreadPoolExecutor(threads or min(_cores(), _MAX_THREADS)) as pool:
+    with ThreadPoolExecutor(threads or min(usable_cores(), _MAX_THREADS)) as pool:
         found = pool.map(scan_one, (directory / name for name in by_size))
         scans |= dict(zip(by_size, found, strict=True))
     return dict(sorted(scans.items()))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def list_files(directory: Path) -> list[str]:

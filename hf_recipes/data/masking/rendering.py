@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_recipes.core.errors import first_line
 from hf_recipes.data.ledger import BadRow
 from hf_recipes.data.reading.turns import Message
 
@@ -44,11 +45,7 @@ def render_all(
             **tokenizer.special_tokens_map,
         )
     except Exception as error:  # templates are programs of their own: any kind of error may come out
-        raise BadRow(f"the chat template refuses the row: {_first_line(error)}") from error
+        raise BadRow(f"the chat template refuses the row: {first_line(error)}") from error
     if not marked:
         return [Rendered(text) for text in texts]
     return [Rendered(text, [tuple(span) for span in ranges]) for text, ranges in zip(texts, spans, strict=True)]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.data.ledger import Place
 from hf_recipes.data.reading.blocks import Limits, RowOrFault, check_names
 from hf_recipes.data.reading.byte_streams import READ_BYTES
@@ -120,7 +120,7 @@ def parquet_blocks(file: Path, limits: Limits) -> Iterator[ArrowBlock]:
         with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=READ_BYTES) as parquet:
             yield from batch_blocks(str(file), parquet.iter_batches(batch_size=limits.rows, use_threads=False), limits)
     except pyarrow.ArrowException as error:
-        raise UserError(f"'{file}' is not a readable Parquet file: {_first_line(error)}.") from None
+        raise UserError(f"'{file}' is not a readable Parquet file: {first_line(error)}.") from None
 
 
 def arrow_blocks(file: Path, limits: Limits) -> Iterator[ArrowBlock]:
@@ -133,7 +133,7 @@ def arrow_blocks(file: Path, limits: Limits) -> Iterator[ArrowBlock]:
             source.seek(0)
             yield from batch_blocks(str(file), _batches(source, indexed), limits)
     except pyarrow.ArrowException as error:
-        raise UserError(f"'{file}' is not a readable Arrow file: {_first_line(error)}.") from None
+        raise UserError(f"'{file}' is not a readable Arrow file: {first_line(error)}.") from None
 
 
 def _batches(source: Any, indexed: bool) -> Iterator[Any]:
@@ -156,7 +156,3 @@ def batch_blocks(file: str, batches: Iterator[Any], limits: Limits, first: int =
             piece = batch.slice(start, rows)
             yield ArrowBlock(file, first + start, piece)
         first += batch.num_rows
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")

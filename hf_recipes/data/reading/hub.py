@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.data.reading.blocks import Block, Limits, ParsedBlock, group
 from hf_recipes.data.reading.columnar_files import batch_blocks, without_nulls
 from hf_recipes.data.reading.source_spec import SourceSpec
@@ -46,7 +46,7 @@ def _asking_the_hub(load: Callable[..., Any], spec: SourceSpec, **more: Any) -> 
 
 def _problem(spec: SourceSpec, error: Exception) -> str:
     """One sentence for what came back instead of a dataset; the libraries tell the kinds apart in their text alone."""
-    text = str(error).strip() or type(error).__name__
+    text = str(error)
     wanted = f"split '{spec.split or 'train'}'" if "plit" in text else f"name '{spec.name}'"
     if found := re.search(r"(?:Should be one of|Available splits:|Available:) \[(.*?)\]", text):
         key = wanted.partition(" ")[0]
@@ -57,7 +57,7 @@ def _problem(spec: SourceSpec, error: Exception) -> str:
         return _no_rows(spec)
     if "gated dataset" in text:
         return f"Dataset '{spec.path}' is gated: ask for access on its page, then log in with 'hf auth login'."
-    first = text.splitlines()[0].rstrip(".")
+    first = first_line(error)
     if isinstance(error, ConnectionError) or "Couldn't reach" in text:
         return (
             f"'{spec.path}' is no local file, and the Hub, where it may be a dataset, cannot be reached ({first}): "
@@ -105,10 +105,9 @@ def _rows_of_stream(spec: SourceSpec, dataset: Any) -> Iterator[dict[str, Any]]:
         try:
             row = next(rows, None)
         except Exception as error:  # as when loading
-            first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(
-                f"Dataset '{spec.path}' cannot be read on after row {number} ({first}): try again, or leave streaming "
-                "off to fetch it first."
+                f"Dataset '{spec.path}' cannot be read on after row {number} ({first_line(error)}): try again, or "
+                "leave streaming off to fetch it first."
             ) from None
         if row is None:
             return

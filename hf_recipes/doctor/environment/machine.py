@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hf_recipes.core.cache import cache_directory
 from hf_recipes.core.container_memory import container_memory
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.doctor.environment.facts import Builders, Disk, Lock, Machine
 
 _CPU_FILES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
@@ -33,7 +34,7 @@ def look_at_machine() -> Machine:
     return Machine(
         system=platform.system(),
         python=(sys.version_info.major, sys.version_info.minor, sys.version_info.micro),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         cpu_quota=_cpu_quota(),
         ram_bytes=memory.total,
         ram_free_bytes=memory.available,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.log import logger
 
 # How long a job's ranks and machines wait for each other: the Trainer's default of ddp_timeout, and a scheduler may
@@ -184,8 +184,8 @@ def _store(place: Place, patience_seconds: float) -> Any:
     except DistNetworkError as error:
         if serves:
             raise Absent(
-                f"Port {place.port} of this machine cannot be used ({str(error).splitlines()[0][:200]}): give another "
-                "by --main_process_port, on all machines."
+                f"Port {place.port} of this machine cannot be used ({first_line(error)[:200]}): give another by "
+                "--main_process_port, on all machines."
             ) from error
         raise Absent(unreachable_sentence(place, patience_seconds)) from error
     return store

@@ -13,7 +13,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
 from hf_recipes.core.free_space import check_free_space
 from hf_recipes.core.log import logger
-from hf_recipes.core.tensors import INDEX_NAMES, SINGLE_NAMES, tensor_files
+from hf_recipes.core.tensors import INDEX_NAMES, SINGLE_NAMES, DamagedFile, tensor_files
 
 _NAME = re.compile(r"^(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 # Config, tokenizer, chat template, generation config, index. No weights of torch's pickles, no Python files.
@@ -40,7 +40,7 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
     try:
         directory = Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=[]))
         files = tensor_files(directory)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError):  # not there; an index that is damaged, or leads elsewhere
         return None
     has_config = any((directory / config).is_file() for config in ("config.json", "adapter_config.json"))
     return directory if has_config and files and all(file.is_file() for file in files) else None
@@ -116,7 +116,10 @@ def _fetch(
 def _weights(directory: Path, sizes: dict[str, int]) -> list[str]:
     """The safetensors files that make up the model: those its index names, else the single one."""
     if any((directory / index).is_file() for index in INDEX_NAMES):
-        return [file.relative_to(directory).as_posix() for file in tensor_files(directory)]
+        try:
+            return [file.relative_to(directory).as_posix() for file in tensor_files(directory)]
+        except DamagedFile as error:
+            raise UserError(f"{error}; name another model, or tell whoever made this one.") from None
     return [single for single in SINGLE_NAMES if single in sizes][:1]
 
 

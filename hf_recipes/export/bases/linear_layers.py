@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 from hf_recipes.core.meta_model import named_class
 
 _AUTO_CLASSES = {
@@ -22,7 +22,7 @@ _AUTO_CLASSES = {
 }
 
 
-def meta_model(directory: Path, task_type: str | None) -> Any:
+def model_of_task(directory: Path, task_type: str | None) -> Any:
     """The model of `directory` without weights, unquantised.
 
     Args:
@@ -47,7 +47,7 @@ def meta_model(directory: Path, task_type: str | None) -> Any:
             return auto.from_config(config, trust_remote_code=False)
     except (ValueError, KeyError, OSError, ImportError) as error:
         raise UserError(
-            f"Which layers of '{directory}' are quantised cannot be told ({str(error).splitlines()[0]}): this needs a "
+            f"Which layers of '{directory}' are quantised cannot be told ({first_line(error)}): this needs a "
             "model class that transformers has; give --base-values original."
         ) from None
 
@@ -59,7 +59,7 @@ def quantised_weights(model: Any, quantization: Any, names: Iterable[str]) -> di
     `llm_int8_skip_modules` and those a model keeps in fp32.
 
     Args:
-        model: from `meta_model`; its layers are replaced.
+        model: from `model_of_task`; its layers are replaced.
         quantization: a `transformers.BitsAndBytesConfig`.
         names: of all tensors in the checkpoint.
 

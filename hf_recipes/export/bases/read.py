@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
-from hf_recipes.core.tensors import INDEX_NAMES, DamagedFile, TensorEntry, read_header, tensor_files
+from hf_recipes.core.tensors import FLOATS, INDEX_NAMES, DamagedFile, TensorEntry, read_header, tensor_files
 from hf_recipes.export.bases.quantized_4bit import Quantized4bit, group_4bit, transpose_4bit
 from hf_recipes.export.bases.quantized_8bit import Quantized8bit, group_8bit, transpose_8bit
 from hf_recipes.export.bases.refuse import bitsandbytes_bits, quantisation_of, refuse_quantised
@@ -75,14 +75,11 @@ def read_base(directory: Path, originals: Iterable[str] = ()) -> BaseModel:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """As `core.tensors.tensor_files`; raises `UserError` also when the index is no index."""
+    """As `core.tensors.tensor_files`; a damaged index is a `UserError` too."""
     try:
         return tensor_files(directory)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(
-            f"The index of the weights in '{directory}' (*.safetensors.index.json) is not a map of tensors to files: "
-            "fetch it again."
-        ) from None
+    except DamagedFile as error:
+        raise UserError(f"The base is damaged: {error}; fetch it again.") from None
 
 
 def _read_entries(files: Iterable[Path]) -> dict[str, TensorEntry]:
@@ -118,10 +115,10 @@ def _values(
 
 def _turned(directory: Path, packed: list[str]) -> set[str]:
     """Packed weights of `Conv1D` layers, which only models have whose class is transformers' own."""
-    from hf_recipes.export.bases.linear_layers import conv1d_weights, meta_model
+    from hf_recipes.export.bases.linear_layers import conv1d_weights, model_of_task
 
     try:
-        return conv1d_weights(meta_model(directory, None), packed)
+        return conv1d_weights(model_of_task(directory, None), packed)
     except UserError:
         return set()
 
@@ -146,9 +143,7 @@ def read_json_file(file: Path) -> dict[str, Any]:
 
 def _refuse_integer_weights(directory: Path, tensors: Mapping[str, BaseTensor]) -> None:
     """Packed weights whose config does not say so."""
-    packed = [
-        n for n, t in tensors.items() if n.endswith(".weight") and not t.dtype.startswith(("F16", "F32", "BF", "F64"))
-    ]
+    packed = [name for name, tensor in tensors.items() if name.endswith(".weight") and tensor.dtype not in FLOATS]
     if packed:
         raise UserError(
             f"The base '{directory}' holds quantised weights ('{packed[0]}' is {tensors[packed[0]].dtype}): give the "

@@ -13,12 +13,10 @@ from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 if TYPE_CHECKING:
     import torch
 
-
 _SAFETENSORS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _BLOCK = 64  # of `bitsandbytes.nn.Params4bit`
 _NESTED_BLOCK = 256  # of `bitsandbytes.functional.quantize_4bit`, for the scales
 _CHUNK = _BLOCK << 15  # weights quantised at a time: about 14 bytes of intermediates each
-_ORIGINAL_DTYPES = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)

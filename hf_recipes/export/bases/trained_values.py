@@ -8,11 +8,11 @@ from typing import Any
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.log import logger
-from hf_recipes.core.tensors import TensorEntry
+from hf_recipes.core.tensors import FLOATS, TensorEntry
 from hf_recipes.export.bases.quantized_4bit import Quantized4bit
 from hf_recipes.export.bases.quantized_8bit import Quantized8bit
 from hf_recipes.export.bases.read import BaseModel
-from hf_recipes.export.bases.requantized import _ORIGINAL_DTYPES, Requantized
+from hf_recipes.export.bases.requantized import Requantized
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 
 
@@ -27,9 +27,9 @@ def with_trained_values(base: BaseModel, settings: TrainedQuantization, task_typ
     Raises:
         UserError: which weights these are cannot be told, or there is none.
     """
-    from hf_recipes.export.bases.linear_layers import meta_model, quantised_weights
+    from hf_recipes.export.bases.linear_layers import model_of_task, quantised_weights
 
-    layers = quantised_weights(meta_model(base.directory, task_type), settings.to_config(), base.tensors)
+    layers = quantised_weights(model_of_task(base.directory, task_type), settings.to_config(), base.tensors)
     if not layers:
         raise UserError(f"bitsandbytes quantises no layer of '{base.directory}': give --base-values original.")
     tensors = {
@@ -51,6 +51,6 @@ def stored_quantised(tensors: Mapping[str, Any]) -> int:
 
 
 def _original(tensor: Any) -> TensorEntry:
-    if not isinstance(tensor, TensorEntry) or tensor.dtype not in _ORIGINAL_DTYPES:
+    if not isinstance(tensor, TensorEntry) or tensor.dtype not in FLOATS:
         raise UserError(f"'{tensor.name}' of the base is {tensor.dtype}, no float weight that could be quantised.")
     return tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,8 +114,8 @@ def _run(command: Sequence[str], output: Path, who: str) -> None:
         return
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()
     reason = said[-1].strip() if said else f"exit code {done.returncode}"
-    if "No module named" in reason:
-        reason += f"; `pip install {reason.split(chr(39))[1].split('.')[0]}`"
+    if absent := re.search(r"No module named '?(\w+)", reason):  # python -m leaves the quotes out
+        reason += f"; `pip install {absent[1]}`"
     raise CheckFailed(f"{who} failed ({reason})")
 
 

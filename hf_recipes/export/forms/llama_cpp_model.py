@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.log import logger
 
 _BATCH = 512
@@ -100,7 +100,7 @@ class LlamaCppModel:
             str(self._file),
             n_ctx=self._context,
             n_batch=_BATCH,
-            n_threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            n_threads=usable_cores(),
             n_gpu_layers=-1,
             logits_all=logits_all,
             verbose=False,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
+from hf_recipes.core.tensors import FLOATS, iter_entries
 from hf_recipes.export.companions import copy_files
 from hf_recipes.export.forms.companion_files import COMPANIONS
 from hf_recipes.export.forms.modelfile import write_modelfile
@@ -24,7 +26,7 @@ def write_merged_form(result: Path, output: Path, dtype: str, **merge_options: A
         The merge's report as plain data; None for a model, which has nothing to merge.
 
     Raises:
-        UserError, CheckFailed: see `export.merge.merge_adapter`.
+        UserError, CheckFailed: see `export.merge.merge_adapter`; a model's values do not fit into `dtype`.
     """
     if (result / "adapter_config.json").is_file():
         from hf_recipes.export.merge import merge_adapter
@@ -64,7 +66,22 @@ def generation_config(directory: Path) -> dict[str, Any]:
 def _cast(model_directory: Path, output: Path, dtype: str) -> None:
     from transformers import AutoModelForCausalLM
 
+    if dtype == "float16":
+        _refuse_overflow(model_directory)
     model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=dtype, trust_remote_code=False)
     with staged(output) as staging:
         model.save_pretrained(staging)
         copy_files(model_directory, staging, COMPANIONS)
+
+
+def _refuse_overflow(directory: Path) -> None:
+    """Raise `UserError` naming the first tensor whose values fp16, which ends at 65,504, turns into Inf."""
+    import torch
+
+    from hf_recipes.export.soundness import is_finite
+
+    for entry in iter_entries(directory):
+        if entry.dtype in FLOATS and not is_finite((stored := entry.load()).to(torch.float16)):
+            why = "its values do not fit into float16; choose bf16 or fp32"
+            why = why if is_finite(stored) else "it holds NaN or Inf; export an earlier checkpoint"
+            raise UserError(f"'{entry.name}' cannot be written: {why}.")

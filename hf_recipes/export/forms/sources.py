@@ -18,27 +18,31 @@ class Sources:
 
     Args:
         place: a directory of its own, removed in the end.
-        make_merged: ``(output) -> None``: writes the merged model, in bf16.
+        make_merged: ``(output) -> None``: writes the merged model, in `dtype`.
+        dtype: ``bf16`` or ``fp16``: the 16 bits that keep the base's values.
+        written: merged forms that were asked for, by the same names.
     """
 
     place: Path
     make_merged: Callable[[Path], None]
     tools: LlamaCpp
     name: str
-    written: list[Path] = field(default_factory=list)
+    dtype: str = "bf16"
+    written: dict[str, Path] = field(default_factory=dict)
     _error: BaseException | None = None
 
     def merged(self) -> Path:
-        """A merged model: the first written form, else one made here. What failed once fails again at once."""
+        """A merged model: a written form, if it can be in `dtype`, else one made here. What failed once fails again at
+        once."""
         if self.written:
-            return self.written[0]
-        output = self.place / "merged-bf16"
+            return self.written.get(self.dtype) or next(iter(self.written.values()))
+        output = self.place / f"merged-{self.dtype}"
         if self._error is not None:
             raise self._error
         if not output.is_dir():
             try:
                 self.make_merged(output)
-            except Exception as error:
+            except Exception as error:  # raised again for every form that needs it, without hours of merging anew
                 self._error = error
                 raise
         return output
@@ -49,7 +53,9 @@ class Sources:
         if not file.is_file():
             self.place.mkdir(parents=True, exist_ok=True)
             half = self.place / "16bit.part.gguf"
-            self.tools.convert(self.merged(), half, "bf16", self.name)
+            merged = self.merged()
+            is_half = merged == self.written.get("fp16", self.place / "merged-fp16")
+            self.tools.convert(merged, half, "f16" if is_half else "bf16", self.name)
             half.rename(file)
         return file
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
-from hf_recipes.core.tensors import read_header, tensor_files
+from hf_recipes.core.errors import UserError
+from hf_recipes.core.tensors import DamagedFile, iter_entries
 from hf_recipes.export.forms.names import CONVERTED, GGUF_BITS, Form
 
 # Linear layers in 4 or 8 bits, embeddings and head in 16: most of a small model are embeddings.
@@ -26,18 +27,19 @@ def needed_bytes(forms: Sequence[Form], parameters: int, adapter_bytes: int) -> 
     return int(parameters * bits / 8) + adapters * adapter_bytes
 
 
-def directory_bytes(directory: Path) -> int:
-    """Bytes of all files in a directory."""
-    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
-
-
 def count_parameters(directory: Path) -> int:
-    """Elements of all tensors in a model directory; of a GGUF file or packed base, as many as 4 bits each would be."""
+    """Elements of all tensors in a model directory; of a GGUF file or packed base, as many as 4 bits each would be.
+
+    Raises:
+        UserError: a file of it is damaged.
+    """
     total = 0
-    for file in tensor_files(directory):
-        for entry in read_header(file)[0].values():
+    try:
+        for entry in iter_entries(directory):
             packed = entry.dtype in ("U8", "I8")  # two weights a byte
             total += entry.nbytes * 2 if packed else prod(entry.shape)
+    except DamagedFile as error:
+        raise UserError(f"The model to be written is damaged: {error}; fetch it again, or train again.") from None
     return total or sum(2 * file.stat().st_size for file in directory.glob("*.gguf"))
 
 

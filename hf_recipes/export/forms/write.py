@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import CheckFailed, UserError, file_problem
+from hf_recipes.core.free_space import directory_bytes
 from hf_recipes.core.log import logger
 from hf_recipes.export.forms.adapter_form import write_adapter_form
 from hf_recipes.export.forms.bnb_form import write_bnb_form
@@ -16,7 +17,6 @@ from hf_recipes.export.forms.gguf_form import write_gguf_form
 from hf_recipes.export.forms.merged_form import write_merged_form, write_ollama_file
 from hf_recipes.export.forms.names import BNB_BITS, Form, Kind
 from hf_recipes.export.forms.sources import Sources
-from hf_recipes.export.forms.space import directory_bytes
 
 
 @dataclass
@@ -85,7 +85,7 @@ def _write_merged(made: WrittenForm, order: Order) -> None:
     made.merge = write_merged_form(order.result, made.path, made.form.variant, **order.merge_options)
     made.notices += write_ollama_file(made.path)
     if made.form.variant != "fp32":  # forms in fewer bits compute in 16
-        order.sources.written.append(made.path)
+        order.sources.written[made.form.variant] = made.path
 
 
 def _write_bnb(made: WrittenForm, order: Order) -> None:

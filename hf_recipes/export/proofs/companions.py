@@ -9,7 +9,14 @@ from typing import Any
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.files import read_json
 from hf_recipes.export.bases.read import config_parts
-from hf_recipes.export.companions import TOKENIZER_FILES, read_tokenizer, token_id, token_ids, tokenizer_source
+from hf_recipes.export.companions import (
+    TOKENIZER_FILES,
+    config_end_tokens,
+    read_tokenizer,
+    token_id,
+    token_ids,
+    tokenizer_source,
+)
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token")
 
@@ -33,7 +40,7 @@ def prove_companions(output: Path, adapter: Path, base: Path, end_tokens: Sequen
     source = tokenizer_source(adapter, base)
     files = [name for name in TOKENIZER_FILES if (source / name).is_file()]
     config, generation = read_json(output / "config.json"), _read(output / "generation_config.json")
-    ends = token_ids(generation.get("eos_token_id") if generation else config.get("eos_token_id"))
+    ends = token_ids(generation.get("eos_token_id")) if generation else config_end_tokens(config)
     needed = {
         id for each in (adapter, base) for id in token_ids(_read(each / "generation_config.json").get("eos_token_id"))
     }

@@ -15,7 +15,7 @@ import torch
 
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.core.tensor_io import OpenFiles, read_into
-from hf_recipes.core.tensors import DamagedFile, TensorEntry, read_header, torch_dtype
+from hf_recipes.core.tensors import FLOATS, DamagedFile, TensorEntry, read_header, torch_dtype
 from hf_recipes.export.output import Output
 from hf_recipes.export.plan import MergePlan
 from hf_recipes.export.progress import Progress
@@ -26,7 +26,6 @@ from hf_recipes.export.stream import one_thread_each, thread_count
 
 _CHUNK_BYTES = 1 << 20
 _TASK_ELEMENTS = 8 << 20
-_CHECKED = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class _Prover:
             read_into(self._files[entry.file], entry.start + start, view)
             if not same_bytes(one, other):
                 raise CheckFailed(f"'{entry.name}' should be the base's, but its bytes differ")
-            if entry.dtype in _CHECKED:
+            if entry.dtype in FLOATS:
                 _check_finite(entry.name, other.view(torch_dtype(entry.dtype)))
             self._done(size)
 

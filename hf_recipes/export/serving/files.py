@@ -94,7 +94,7 @@ def _headers(directory: Path) -> tuple[dict[str, TensorEntry], list[str]]:
     damage = []
     try:
         files = tensor_files(directory)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:  # damaged, or naming files elsewhere
         return {}, [f"the index of the weights cannot be used ({error})"]
     for file in files:
         try:
@@ -107,7 +107,8 @@ def _headers(directory: Path) -> tuple[dict[str, TensorEntry], list[str]]:
 
 
 def _content(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token if isinstance(token, str) else None
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _tokens(directory: Path, settings: dict[str, Any]) -> dict[str, int]:
@@ -115,12 +116,16 @@ def _tokens(directory: Path, settings: dict[str, Any]) -> dict[str, int]:
     whole = _object(directory / "tokenizer.json")
     model = whole.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    tokens = dict(vocabulary) if isinstance(vocabulary, dict) else {}
-    tokens |= {entry["content"]: entry["id"] for entry in whole.get("added_tokens") or () if "id" in entry}
-    decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        tokens |= {text: int(key) for key, entry in decoder.items() if (text := _content(entry))}
-    return tokens
+    try:
+        tokens = {text: int(id) for text, id in vocabulary.items()} if isinstance(vocabulary, dict) else {}
+        tokens |= {str(entry["content"]): int(entry["id"]) for entry in whole.get("added_tokens") or ()}
+        decoder = settings.get("added_tokens_decoder") or {}
+        return tokens | {text: int(key) for key, entry in decoder.items() if (text := _content(entry))}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(
+            f"The tokens in '{directory}' (tokenizer.json, tokenizer_config.json) are not texts with their ids: write "
+            "the directory again."
+        ) from None
 
 
 def _template(directory: Path, settings: dict[str, Any]) -> str | None:
@@ -129,5 +134,6 @@ def _template(directory: Path, settings: dict[str, Any]) -> str | None:
         return file.read_text(encoding="utf-8")
     given = settings.get("chat_template")
     if isinstance(given, list):
-        given = next((entry.get("template") for entry in given if entry.get("name") == "default"), None)
+        templates = [entry for entry in given if isinstance(entry, dict)]
+        given = next((entry.get("template") for entry in templates if entry.get("name") == "default"), None)
     return given if isinstance(given, str) else None

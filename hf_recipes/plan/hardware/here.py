@@ -18,6 +18,7 @@ from typing import Any
 
 from hf_recipes.core.accelerators import Accelerator, accelerator_of_device
 from hf_recipes.core.container_memory import container_memory, free_memory_bytes
+from hf_recipes.core.cores import usable_cores
 from hf_recipes.core.errors import UserError, file_problem
 from hf_recipes.core.peaks import measured_peak, time_product
 
@@ -99,7 +100,7 @@ def measure_machine(directory: Path | str | None = None, *, copied_bytes: int = 
     limits = [limit for limit, _ in container_memory()]
     return Machine(
         devices=tuple(_measure_device(kind, index, copied_bytes) for index in range(count)),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         ram_bytes=min([psutil.virtual_memory().total, *limits]),
         ram_free_bytes=free_memory_bytes(),
         disk_write=_disk_write(Path(directory or ".")),

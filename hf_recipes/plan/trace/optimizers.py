@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hf_recipes.core.errors import UserError
+from hf_recipes.core.errors import UserError, first_line
 
 
 def build_optimizer(name: str, model: Any, parameters: Iterable[Tensor], device: str) -> Any:
@@ -42,7 +42,7 @@ def build_optimizer(name: str, model: Any, parameters: Iterable[Tensor], device:
     try:
         kind, values = handler(context)
     except (ImportError, ValueError) as error:
-        raise UserError(f"optim: '{name}' cannot be traced here ({str(error).splitlines()[0]}).") from None
+        raise UserError(f"optim: '{name}' cannot be traced here ({first_line(error)}).") from None
     if device != "cpu" and kind.__module__.startswith("torch.optim") and not values.get("fused"):
         values = {**values, "foreach": True}
     optimizer = kind(list(parameters), **values)

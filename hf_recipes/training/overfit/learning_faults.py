@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from hf_recipes.training.overfit.cause import Cause
 from hf_recipes.training.overfit.evidence import Evidence
 from hf_recipes.training.overfit.floor import MARGIN_NATS, loss_bound
+from hf_recipes.training.overfit.passes import Passes
 
 _LEAST_FALL = 0.05  # of the way from start to floor; less is not learning
 _LEAST_STEPS = 3
@@ -84,13 +85,20 @@ def _rate_ruins(evidence: Evidence) -> Iterator[Cause]:
         return
     steps = len(rate.passes.losses) - 1
     own = evidence.passes
-    beside = f"; at {own.learning_rate:.1g} it falls to {min(own.losses):.2f}" if own and own.losses else ""
+    beside = _beside(own) if own and len(own.losses) > 1 else ""
     yield Cause(
         "learning_rate",
         f"learning_rate {rate.passes.learning_rate:g} is too large: {_steps(steps)} at it take{'s' * (steps == 1)} the "
         f"loss from {first:.2f} to {last:.4g}{beside}",
-        f"lower learning_rate{f', to about {own.learning_rate / 10:.0e}' if beside and own else ''}",
+        f"lower learning_rate{f', to about {own.learning_rate / 10:.0e}' if own else ''}",
     )
+
+
+def _beside(own: Passes) -> str:
+    """What the test's own rate did; a loss that never went below where it began does not fall."""
+    first, least = own.losses[0], min(own.losses)
+    did = f"falls to {least:.2f}" if f"{least:.2f}" != f"{first:.2f}" else f"does not fall below {first:.2f}"
+    return f"; at {own.learning_rate:.1g} it {did}"
 
 
 def _rate_idles(evidence: Evidence) -> Iterator[Cause]:

@@ -52,6 +52,14 @@ def test_the_base_it_was_made_for_is_good(tmp_path):
     assert found(make_adapter(tmp_path, LoraConfig(target_modules=[*QV, "embed_tokens"], use_dora=True))) == []
 
 
+def test_a_base_whose_index_is_no_map_is_noted(tmp_path):
+    adapter = make_adapter(tmp_path, LoraConfig(target_modules=QV))
+    (tmp_path / "base" / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}')
+    report = verify_checkpoint(adapter, "structure")
+    assert report.ok
+    assert any("the base cannot be read" in note and "not a map of tensors" in note for note in report.notes)
+
+
 def test_a_base_with_other_names_is_noted(tmp_path):
     adapter = make_adapter(tmp_path, LoraConfig(target_modules=QV))
     save_file({"h.0.weight": torch.ones(2, 2)}, tmp_path / "base" / "model.safetensors")

@@ -33,6 +33,12 @@ def test_parameters_are_counted_from_headers(base):
     assert count_parameters(base) == AutoModelForCausalLM.from_pretrained(base).num_parameters()
 
 
+def test_a_damaged_model_is_one_sentence(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(UserError, match=r"The model to be written is damaged: .*too few for a safetensors header"):
+        count_parameters(tmp_path)
+
+
 def test_a_full_disk_is_wrong_use_before_anything_is_written(tmp_path):
     from hf_recipes.export.merge_writing import _check_space
     from hf_recipes.training.export import _check_room

@@ -65,9 +65,10 @@ def test_what_the_converter_imports_is_looked_for_before_a_merge_is_made(monkeyp
             "Model X is not supported",
         ),
         ("import nowhere_to_be_found", "pip install nowhere_to_be_found"),
+        ("import sys; sys.exit('python: No module named nowhere.at_all')", "; `pip install nowhere`"),
         ("pass", "exit code 0"),
     ],
-    ids=["says why", "lacks a package", "writes nothing"],
+    ids=["says why", "lacks a package", "lacks a program", "writes nothing"],
 )
 def test_a_failed_conversion_gives_the_converters_reason(tmp_path, code, reason):
     tool = script(tmp_path / "convert_hf_to_gguf.py", code)

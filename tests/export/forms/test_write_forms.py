@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 
 import pytest
 import torch
 from export_helpers import change_tensors, save_adapter, tensors_of
+from safetensors.torch import save_file
 
 from hf_recipes.export.forms.llama_cpp import LlamaCpp
 from hf_recipes.export.forms.merged_form import write_merged_form
@@ -92,6 +94,36 @@ def test_a_fully_trained_model_is_cast_and_has_no_adapter(order, tiny_model_dir,
     assert json.loads((merged.path / "config.json").read_text())["dtype"] == "float16"
     assert (merged.path / "tokenizer.json").is_file()
     assert "no adapter to give away" in adapter.error
+
+
+def test_values_beyond_fp16_are_refused_by_name(order, tiny_model_dir, tmp_path):
+    model = shutil.copytree(tiny_model_dir, tmp_path / "model")
+    tensors = tensors_of(model)
+    tensors["model.norm.weight"] = torch.full_like(tensors["model.norm.weight"], 1e5)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    half, other = write_forms(parse_forms("merged-fp16,merged-bf16"), tmp_path / "out", Order(model, order.sources, {}))
+    assert half.error == (
+        "'model.norm.weight' cannot be written: its values do not fit into float16; choose bf16 or fp32."
+    )
+    assert not half.path.exists()
+    assert other.error is None
+
+
+@pytest.mark.parametrize(("dtype", "outtype"), [("fp16", "f16"), ("bf16", "bf16")])
+def test_other_forms_are_made_from_the_dtype_that_keeps_the_bases_values(tmp_path, dtype, outtype):
+    """Whatever was named first; and a GGUF in 16 bits, from which others are quantised, is in the same."""
+    tool = tmp_path / "convert_hf_to_gguf.py"
+    tool.write_text("import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(' '.join(sys.argv[1:4]))")
+    place = tmp_path / "temporary"
+    sources = Sources(place, lambda to: to.mkdir(parents=True), LlamaCpp((sys.executable, str(tool)), None), "m", dtype)
+    made = sources.merged()
+    assert made == place / f"merged-{dtype}"
+    assert sources.sixteen_bit_gguf().read_text() == f"{made} --outtype {outtype}"
+    asked = {name: tmp_path / f"merged-{name}" for name in ("bf16", "fp16")}
+    sources.written |= asked
+    assert sources.merged() == asked[dtype]
+    del sources.written[dtype]
+    assert sources.merged() == next(iter(sources.written.values()))  # as good as any, and already there
 
 
 def test_what_killed_exports_left_is_removed_and_what_others_use_is_not(tmp_path):

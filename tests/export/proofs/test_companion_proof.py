@@ -48,10 +48,30 @@ def test_a_run_without_generation_config_gets_one(places):
     directories, _ = places
     for name in ("adapter", "base"):
         (directories[name] / "generation_config.json").unlink()
-    written(places)
-    assert not (directories["output"] / "generation_config.json").exists()
     written(places, [2])
     assert read(directories["output"] / "generation_config.json") == {"eos_token_id": [0, 2]}
+
+
+@pytest.mark.parametrize("config", [{"eos_token_id": 0}, {"text_config": {"eos_token_id": 0}}])
+def test_the_trained_tokenizers_end_token_is_named_where_no_file_names_any(places, config):
+    """An adapter of another trainer, whose tokenizer ends turns by another token (2) than the base does."""
+    directories, _ = places
+    for name in ("adapter", "base"):
+        (directories[name] / "generation_config.json").unlink()
+    notices, _ = written((directories, config))
+    assert read(directories["output"] / "generation_config.json") == {"eos_token_id": [0, 2]}
+    assert notices == ["End tokens of the training (2) were added to generation_config.json."]
+    assert prove_companions(**directories)["end_token_ids"] == [0, 2]
+
+
+def test_nothing_is_written_where_the_config_names_the_end_already(places):
+    directories, config = places
+    for name in ("adapter", "base"):
+        (directories[name] / "generation_config.json").unlink()
+    for same in ({**config, "eos_token_id": 2}, {"text_config": {"eos_token_id": [0, 2]}}):
+        assert written((directories, same))[0] == []
+        assert not (directories["output"] / "generation_config.json").exists()
+        assert 2 in prove_companions(**directories)["end_token_ids"]
 
 
 def base_template(directories):

@@ -136,6 +136,27 @@ def test_wrong_use_is_one_sentence(tmp_path, merged):
         check_serving(merged)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("tokenizer.json", {"added_tokens": [{"id": 1}]}),
+        ("tokenizer.json", {"added_tokens": [1]}),
+        ("tokenizer.json", {"model": {"vocab": {"a": "one"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": ["a"]}),
+    ],
+)
+def test_tokens_that_are_none_are_one_sentence(merged, file, content):
+    change_json(merged / file, **content)
+    with pytest.raises(UserError, match="are not texts with their ids"):
+        check_serving(merged)
+
+
+def test_an_index_that_is_none_is_a_finding(merged):
+    (merged / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}')
+    assert "is not a map of tensors to files" in text(merged, "weights")
+
+
 def test_the_table_knows_families_and_ranks():
     assert model_facts("LlamaForCausalLM") == {"lora": True, "embeddings": ["embed_tokens", "lm_head"]}
     assert model_facts("Qwen3ForSequenceClassification") == model_facts("Qwen3ForCausalLM")
