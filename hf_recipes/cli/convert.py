@@ -71,14 +71,22 @@ def _convert(source: Path, output: Path, tool: str | None) -> Conversion:
 def _read(source: Path) -> tuple[dict[str, Any], str | None]:
     """The keys in a file, and the tool where a command in it says whose they are."""
     from hf_recipes.convert.shell import parse_command
+    from hf_recipes.core.files import refuse_special
     from hf_recipes.recipe.yaml_lines import load_yaml, parse_scalar
 
+    if source.is_dir():
+        raise UserError(f"'{source}' is a directory: name the configuration file in it.")
+    try:
+        refuse_special(source)
+        text = source.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"'{source}' is not UTF-8 text (byte {error.start}): save the configuration as UTF-8, or name another file."
+        ) from None
+    if not "".join(line.partition("#")[0] for line in text.splitlines()).strip():
+        raise UserError(f"'{source}' holds no keys: give the configuration or command that one trains with.")
     if source.suffix.lower() in _YAML:
         return load_yaml(source)[0], None
-    try:
-        text = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"'{source}' cannot be read: {error}.") from None
     if source.suffix.lower() != ".json":
         return parse_command(text, source, parse_scalar)
     try:

@@ -53,11 +53,13 @@ def run(options: argparse.Namespace) -> int:
     if batches < 0:
         raise UserError(f"--batches: {batches} is not a number of batches: give 0 or more.")
     page = _page_path(options.html)
+    from hf_recipes.cli.launching import check_evaluation
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    check_evaluation(recipe)
     inspection = inspect_recipe(recipe, batches)
     if page is not None:
         _write_page(page, inspection)

@@ -78,6 +78,8 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    if module == "hf_recipes.sft":
+        check_evaluation(recipe)
     _tell_foreign_evaluation(recipe)
     machine = place_of(vars(options), options.config_file)
     ranks = _ranks(options, recipe, machine)
@@ -101,6 +103,15 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     if code == 0 and machine.rank == 0:
         _tell_next(module, recipe, output)
     return code
+
+
+def check_evaluation(recipe: Recipe) -> None:
+    """Find what is wrong with a recipe's `evaluation:` now, and not in the ranks or after the training."""
+    from hf_recipes.evaluation.judging import check_suite
+    from hf_recipes.evaluation.suite import EvaluationSuite
+
+    if settings := recipe.get("evaluation"):
+        check_suite(EvaluationSuite.from_dict(settings))
 
 
 def _tell_next(module: str, recipe: Recipe, output: Path) -> None:

@@ -150,6 +150,7 @@ def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, d
 
         write_model_card(directory, report.output, merge=report.to_dict())
     print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else printable(str(report)))
+    logger.info('To ask it something: transformers.pipeline("text-generation", "%s")', report.output)
     return 0
 
 

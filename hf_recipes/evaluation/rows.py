@@ -52,7 +52,11 @@ def read_domain_rows(source: SourceSpec) -> list[DomainRow]:
             figure must be of the rows that it says.
     """
     rows = list(_read(source))
-    layout = detect_format([row for _, row in rows[:_TO_TELL_FORMAT]], source.path, source.format)
+    try:
+        layout = detect_format([row for _, row in rows[:_TO_TELL_FORMAT]], source.path, source.format)
+    except UserError as error:
+        where = f"domain: {{path: {source.path}, columns: {{…}}}}"
+        raise UserError(f"evaluation.domain: {str(error).removesuffix('.')} ({where}).") from None
     if layout == "text":
         raise UserError(
             f"'{source.path}' is plain text, which asks nothing: evaluation.domain needs prompts with their answers "

@@ -197,7 +197,8 @@ def _existing_file(key: str, value: Any) -> Path:
     if not isinstance(value, (str, Path)):
         raise UserError(f"evaluation.{key}: {value!r} is not a path: write the name of a file.")
     if not Path(value).is_file():
-        raise UserError(f"evaluation.{key}: the file '{value}' does not exist: correct the path in the recipe.")
+        hub = f", or for a dataset on the Hub write {key}: {{path: {value}}}" if key in _SOURCES else ""
+        raise UserError(f"evaluation.{key}: the file '{value}' does not exist: correct the path in the recipe{hub}.")
     return Path(value)
 
 

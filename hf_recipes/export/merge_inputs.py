@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,8 +53,20 @@ class MergeInputs:
 
     @property
     def end_tokens(self) -> Sequence[int]:
-        """The ids that ended a turn in training."""
-        return self.run.get("end_of_turn_token_ids") or ()
+        """The ids that ended a turn in training: as the run recorded, or, of an adapter of another tool, as its own
+        chat template ends them."""
+        return self.run.get("end_of_turn_token_ids") or self._ends_of_template
+
+    @functools.cached_property
+    def _ends_of_template(self) -> Sequence[int]:
+        if not has_tokenizer(self.places[0]):
+            return ()
+        from hf_recipes.export.serving.files import read_served
+        from hf_recipes.export.serving.stopping import end_of_turn
+
+        served = read_served(self.places[0])
+        end = end_of_turn(served) if served.template is not None else None
+        return () if end is None else (end[1],)
 
 
 @contextmanager

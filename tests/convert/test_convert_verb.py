@@ -118,3 +118,24 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(folder, capsys)
     os.mkfifo("pipe.yaml")
     assert main(["convert", "pipe.yaml"]) == 2
     assert "not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("bin.yaml", b"\x80\x81\xff", "'bin.yaml' is not UTF-8 text (byte 0)"),
+        ("wide.yaml", "base_model: org/model\n".encode("utf-16"), "'wide.yaml' is not UTF-8 text (byte 0)"),
+        ("empty.yaml", b"", "'empty.yaml' holds no keys"),
+        ("comments.yaml", b"# base_model: org/model\n\n", "'comments.yaml' holds no keys"),
+        ("folder.yaml", None, "'folder.yaml' is a directory"),
+    ],
+)
+def test_what_is_no_configuration_is_one_sentence(name, content, sentence, folder, capsys):
+    if content is None:
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_bytes(content)
+    assert main(["convert", name]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told and told.count("\n") == 1 and "Errno" not in told
+    assert not (folder / "recipe.yaml").exists()

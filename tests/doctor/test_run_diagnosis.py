@@ -250,6 +250,25 @@ def test_watchers_of_an_own_script_leave_alarms_without_curves(tmp_path):
     assert [cause.name for cause in found.causes] == ["not_finite"]
 
 
+def test_curves_that_only_a_checkpoint_has_are_seen_beside_alarms(tmp_path):
+    event = {"schema": 1, "attempt": 1, "rank": 0, "time": 1e9, "kind": "verify", "step": 4}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    (tmp_path / "checkpoint-8").mkdir()
+    history = [{"step": step, "loss": loss} for step, loss in enumerate(FALLING[:8], 1)]
+    (tmp_path / "checkpoint-8" / "trainer_state.json").write_text(json.dumps({"log_history": history, "max_steps": 8}))
+    found = diagnose_run(tmp_path)
+    assert found.summary.startswith("8 of 8 steps") and found.logs == 8
+    (tmp_path / "checkpoint-8" / "trainer_state.json").write_text("{")
+    assert "cannot be read" in diagnose_run(tmp_path).problems[-1]
+
+
+def test_a_run_that_was_refused_says_why(tmp_path):
+    (tmp_path / "status.json").write_text(json.dumps({"code": 2, "sentence": "datasets: no such file.", "time": 2e9}))
+    found = diagnose_run(tmp_path)
+    told = [found.summary, *(text for cause in found.causes for text in (cause.sentence, *cause.evidence))]
+    assert "datasets: no such file." in " ".join(told)
+
+
 @pytest.mark.parametrize(("status", "named"), [("failed", ["overfit_test"]), ("passed", [])])
 def test_what_the_overfit_test_named_is_read(status, named, tmp_path):
     causes = [{"kind": "learning_rate", "what": "learning_rate 0.5 is too large", "cure": "lower it"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
@@ -182,6 +183,25 @@ def test_m9_a_trained_end_token_that_generation_does_not_know_is_added(tmp_path,
     report = merge_adapter(adapter, output=tmp_path / "out", dtype="bf16")
     assert read(tmp_path / "out" / "generation_config.json")["eos_token_id"] == [77, tokenizer.eos_token_id]
     assert any("End tokens of the training" in notice for notice in report.notices)
+
+
+@pytest.mark.parametrize("recorded", [None, 5])
+def test_m9_the_token_at_which_the_template_ends_an_answer_is_added_where_no_run_says_another(
+    recorded, tmp_path, base, adapter, tokenizer
+):
+    """An adapter of another tool on a Llama 3 base: eos_token is not what ends a turn."""
+    other = copy.deepcopy(tokenizer)
+    other.eos_token = "<|endoftext|>"
+    run = tmp_path / "run"
+    run.mkdir()
+    adapter = shutil.copytree(adapter, run / "adapter")
+    other.save_pretrained(adapter)
+    if recorded:
+        (run / "run.json").write_text(json.dumps({"end_of_turn_token_ids": [recorded]}))
+    change_json(base / "generation_config.json", eos_token_id=77)
+    merge_adapter(adapter, output=tmp_path / "out", dtype="bf16")
+    wanted = recorded or tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert read(tmp_path / "out" / "generation_config.json")["eos_token_id"] == [77, other.eos_token_id, wanted]
 
 
 def test_m9_without_a_trained_tokenizer_the_bases_is_copied_and_told(tmp_path, base, adapter, tokenizer):

@@ -36,6 +36,8 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "instruction": ("question", "query", "problem", "prompt", "input", "user"),
     "output": ("answer", "response", "solution", "completion", "target", "reply", "assistant"),
+    "prompt": ("question", "query", "problem", "instruction", "input", "user"),
+    "completion": ("answer", "response", "solution", "output", "target", "reply", "assistant"),
     "messages": ("dialog", "dialogue", "chat", "turns"),
     "text": ("content", "code", "document", "body"),
 }
@@ -102,7 +104,13 @@ def _refuse_preferences(rows: Sequence[Mapping[str, Any]], source: str) -> None:
 
 
 def _renaming(row: Mapping[str, Any]) -> str:
-    """What to write under ``columns`` for a row none of whose names is known."""
+    """What to write under ``columns`` for a row of no known format."""
+    for name, needed in REQUIRED.items():
+        absent = [ours for ours in needed if ours not in row]
+        others = {ours: next((each for each in OTHER_NAMES.get(ours, ()) if each in row), None) for ours in absent}
+        if len(absent) < len(needed) and all(others.values()):
+            added = ", ".join(f"{ours}: {theirs}" for ours, theirs in others.items())
+            return f"for {name} add columns: {{{added}}}"
     found = {ours: next((name for name in names if name in row), None) for ours, names in OTHER_NAMES.items()}
     pairs = (("instruction", "output"), ("messages",), ("text",))
     fitting = next((pair for pair in pairs if all(found[ours] for ours in pair)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,15 @@ def read_case(path: Path) -> Case:
     for place in path.iterdir():
         if place.exists() and not place.is_file() and not place.is_dir():  # reading it might never end
             raise UserError(f"'{place}' is a pipe or a device, and not a file of a run: remove it.")
-    if any((path / name).is_file() for name in ("run.json", "events.jsonl")):
-        return _of_record(path)
+    if any((path / name).is_file() for name in ("run.json", "events.jsonl", "status.json")):
+        return _with_curves(_of_record(path), path)
     file = state_file(path)
     if file is None:
         raise UserError(f"'{path}' is no run (no run.json, events.jsonl or {STATE} in it): give a run's directory.")
+    return _of_state_file(file, path)
+
+
+def _of_state_file(file: Path, path: Path) -> Case:
     try:
         state = read_json(file)
     except (ValueError, OSError) as error:
@@ -48,6 +53,18 @@ def read_case(path: Path) -> Case:
     if not isinstance(state, Mapping):
         raise UserError(f"'{file}' holds no JSON object: take a checkpoint's {STATE}, or the run's log.")
     return case_of_state(state, path.resolve().name, adapter=_has_adapter(path))
+
+
+def _with_curves(case: Case, path: Path) -> Case:
+    """Watchers in somebody's own script write alarms and no curves: those are in what the Trainer saves."""
+    if case.replay.losses + case.replay.evaluations or (file := state_file(path)) is None:
+        return case
+    try:
+        saved = _of_state_file(file, path)
+    except UserError as error:
+        return replace(case, problems=(*case.problems, str(error)))
+    settings = case.settings if (path / "run.json").is_file() else saved.settings
+    return replace(case, replay=saved.replay, settings=settings)
 
 
 def _has_adapter(path: Path) -> bool | None:

@@ -22,7 +22,7 @@ def result_text(evidence: Evidence, verdict: Verdict) -> str:
     if evidence.passes is None or len(evidence.passes.losses) < 2:
         return (
             f"Overfit test: this machine is too slow, or too busy, to tell within {evidence.budget_seconds:.0f} s "
-            f"({_time(evidence)}): no step was made; nothing measured looks broken."
+            f"({_time(evidence)}): no step was made, so nothing is known but that what costs no step is sound."
         )
     why = "and falls no further" if evidence.passes.stuck else f"within the budget of {evidence.budget_seconds:.0f} s"
     guess = "; the base knows no more than a guess does (random weights?)" if guesses(evidence) else ""

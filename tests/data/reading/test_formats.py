@@ -127,7 +127,8 @@ def test_d3_asked_format_that_does_not_fit_names_the_one_that_does():
     [
         ({"question": "q", "answer": "a"}, r"rename with columns: {instruction: question, output: answer}\."),
         ({"query": "q", "response": "a", "id": 1}, r"rename with columns: {instruction: query, output: response}\."),
-        ({"prompt": "q", "response": "a"}, r"rename with columns: {instruction: prompt, output: response}\."),
+        ({"prompt": "q", "response": "a"}, r"for prompt_completion add columns: {completion: response}\."),
+        ({"instruction": "q", "answer": "a"}, r"for alpaca add columns: {output: answer}\."),
         ({"dialogue": []}, r"rename with columns: {messages: dialogue}\."),
         ({"content": "x = 1", "path": "a.py"}, r"rename with columns: {text: content}\."),
         ({"a": "b"}, r"rename with columns, e\.g\. columns: {instruction: question}\."),
