@@ -27,12 +27,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tiny_models import make_tiny_llama
 
 # The same examples at every run, so that a change is judged by what it changed. `.ci/full` looks for new ones.
-settings.register_profile("same_examples", derandomize=True, deadline=None)  # a busy machine is no fault
-settings.register_profile("new_examples", deadline=None)
+_CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a busy machine is no fault
+settings.register_profile("same_examples", derandomize=True, **_CALM)
+settings.register_profile("new_examples", **_CALM)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same_examples"))
 
 atexit.register(shutil.rmtree, os.environ["HF_RECIPES_DATA_CACHE"], ignore_errors=True)
