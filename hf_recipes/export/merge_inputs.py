@@ -64,7 +64,10 @@ class MergeInputs:
         from hf_recipes.export.serving.files import read_served
         from hf_recipes.export.serving.stopping import end_of_turn
 
-        served = read_served(self.places[0])
+        try:
+            served = read_served(self.places[0])
+        except UserError:  # files of another make, which are copied as they are
+            return ()
         end = end_of_turn(served) if served.template is not None else None
         return () if end is None else (end[1],)
 

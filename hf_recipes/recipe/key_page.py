@@ -33,7 +33,6 @@ _MEANING_HERE: dict[str, str] = {
         "(`overlong` decides); plain text is cut or split, a text to classify is cut. Packed rows are filled up to it. "
         "Empty: no limit."
     ),
-    "packing_strategy": "Not read: whole samples are packed, each into the fullest row that has room for it.",
     "chat_template_path": "A Jinja file that replaces the tokenizer's chat template; it is saved with the result.",
     "activation_checkpointing": (
         "Compute layers again in the backward pass in place of keeping what they made: less memory, about a quarter "

@@ -21,6 +21,8 @@ REFUSED_KEYS: dict[str, str] = {
     "dataset_text_field": "name the column in `datasets:` as `columns: {text: NAME}`",
     "completion_only_loss": "use `assistant_only_loss`, which covers prompt/completion data too",
     "shuffle_dataset": "the training set is always shuffled by `seed`",
+    "packing_strategy": "whole samples are packed, each into the fullest row that has room for it",
+    "pad_to_multiple_of": "rows are padded to the longest of their batch, and further only where shards ask for it",
     "truncation_mode": "write `overlong: drop` or `overlong: shorten_prompt`",
     "model_init_kwargs": "write the model's keys (`dtype`, `attn_implementation`, `model_revision`) themselves",
     "lora_task_type": "the task decides it",

@@ -47,6 +47,7 @@ def hoard(directory):
     run(directory, [MemoryWatch(), Hoard(40, 4)], 140)
 
 
+@pytest.mark.trials
 def test_a_leak_is_named_within_50_steps(tmp_path):
     in_a_process_of_its_own(hoard, tmp_path)
     (alarm,) = alarms(tmp_path)

@@ -175,6 +175,7 @@ def only(ranks, name, *kinds):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_watching_changes_no_number_and_leaves_nothing_behind(ranks):
     only(ranks, "healthy")
     for healthy, unwatched in zip(ranks.seen("healthy"), ranks.seen("unwatched"), strict=True):
@@ -184,12 +185,14 @@ def test_watching_changes_no_number_and_leaves_nothing_behind(ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_another_seed_is_told_before_the_first_step(ranks):
     (found,) = only(ranks, "seed", "start")
     assert (found["step"], found["what"], found["by_rank"]) == (0, "seed", [0, 1])
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_unequal_data_are_told_before_the_first_step(ranks):
     found = only(ranks, "rows", "start", "start")
     assert [(each["what"], each["by_rank"]) for each in found] == [("rows", [256, 248]), ("batches", [128, 124])]
@@ -205,11 +208,13 @@ def test_nudged_weights_are_told_at_the_next_checksum_once(name, step, ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_a_series_goes_on_after_a_resume(ranks):
     assert [seen["in_series"] for seen in ranks.seen("resumed")] == [["parameters"]] * 2
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_a_gradient_changed_on_one_rank_is_told_in_that_step(ranks):
     gradient, _ = only(ranks, "own gradient", "gradient", "parameters")
     assert gradient["step"] == 5
@@ -230,6 +235,7 @@ def test_a_straggler_is_named_with_the_line_it_stands_in(name, ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_a_slow_rank_is_named_once(ranks):
     (found,) = only(ranks, "slow", "slow")
     assert (found["ranks"], found["cause"]) == ([1], "the forward pass")

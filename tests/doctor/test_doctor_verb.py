@@ -39,6 +39,7 @@ def measured(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.trials
 def test_the_network_of_this_machine_is_measured_and_weighed(tmp_path, capfd):
     """1,000 parameters and an hour of computing: any network can live with that."""
     file = tmp_path / "network.json"

@@ -100,6 +100,7 @@ def test_accelerate_loads_it_and_starts_as_many_ranks(name):
         assert arguments.main_process_port == 0  # any free one: two runs on a machine do not meet
 
 
+@pytest.mark.trials
 def test_the_cpu_file_starts_two_cpu_ranks(tmp_path):
     """A MULTI_CPU file would start one."""
     script = tmp_path / "ranks.py"

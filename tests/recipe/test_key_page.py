@@ -45,7 +45,7 @@ def test_values_that_are_refused_are_told(name):
 
 @pytest.mark.parametrize(
     ("name", "word"),
-    [("resume_from_checkpoint", "`auto`"), ("max_length", "dropped"), ("packing_strategy", "Not read")],
+    [("resume_from_checkpoint", "`auto`"), ("max_length", "dropped"), ("dtype", "autocast")],
 )
 def test_a_key_that_does_something_else_here_is_told_in_our_words(name, word):
     (row,) = rows_of(name)
