@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from hf_recipes.clusters.job import STOPPED, Job, time_seconds
 from hf_recipes.clusters.pod import PORT, KubernetesOptions, Place, config_name, pod_spec
 from hf_recipes.core.errors import UserError
@@ -62,22 +60,9 @@ def submit_lines(folder: str) -> tuple[str, ...]:
 
 
 def _text(document: Document) -> str:
-    head = "".join(f"# {line}\n" for line in document.why.splitlines())
-    return head + yaml.dump(document.content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    from hf_recipes.clusters.yaml_text import yaml_text
 
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, and nothing by reference: for people to read."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _represent)
+    return "".join(f"# {line}\n" for line in document.why.splitlines()) + yaml_text(document.content)
 
 
 def _metadata(job: Job, options: KubernetesOptions, name: str | None = None) -> dict[str, Any]:

@@ -9,8 +9,6 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from hf_recipes.clusters.job import STOPPED, Job, node_command, place_flags
 from hf_recipes.clusters.pod import PORT
 from hf_recipes.core.errors import UserError
@@ -96,7 +94,9 @@ def sky_task(job: Job, options: SkyOptions) -> str:
         "setup": f"pip install {shlex.quote(options.package)}\n",
         "run": _run(job),
     }
-    return _HEAD + yaml.dump(task, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    from hf_recipes.clusters.yaml_text import yaml_text
+
+    return _HEAD + yaml_text(task)
 
 
 def submit_lines(job: Job, folder: str) -> tuple[str, ...]:
@@ -109,16 +109,6 @@ _HEAD = f"""# Start it from this directory with `sky jobs launch`: managed jobs 
 # {RUNS} is a bucket behind a local cache (MOUNT_CACHED): the plain MOUNT cannot append to a file, as event logs must.
 # What was not uploaded when a machine went is lost; the run goes on from the newest checkpoint that is whole.
 """
-
-
-class _Dumper(yaml.SafeDumper):
-    """Scripts as blocks, for people to read."""
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
-)
 
 
 def _resources(job: Job, options: SkyOptions) -> dict[str, Any]:
