@@ -107,11 +107,9 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
 
 def check_evaluation(recipe: Recipe) -> None:
     """Find what is wrong with a recipe's `evaluation:` now, and not in the ranks or after the training."""
-    from hf_recipes.evaluation.judging import check_suite
-    from hf_recipes.evaluation.suite import EvaluationSuite
+    from hf_recipes.evaluation.judging import checked_suite
 
-    if settings := recipe.get("evaluation"):
-        check_suite(EvaluationSuite.from_dict(settings))
+    checked_suite(recipe.get("evaluation"))
 
 
 def _tell_next(module: str, recipe: Recipe, output: Path) -> None:

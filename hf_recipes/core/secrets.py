@@ -12,7 +12,7 @@ HIDDEN = "(not shown)"
 _FORMS = (
     (r"\b(?:hf_|api_org_)", r"[A-Za-z0-9]", 30, 16),  # Hugging Face
     (r"\bsk-(?=[\w-]*\d)(?=[\w-]*[A-Z])", r"[\w-]", 24, 24),  # OpenAI, Anthropic
-    (r"\bsk-(?=[\w-]*\d)", r"[\w-]", None, 16),
+    (r"\bsk-", r"[\w-]", None, 16),
     (r"\bgh[pousr]_", r"[A-Za-z0-9]", 36, 20),
     (r"\bgithub_pat_", r"\w", 40, 20),
     (r"\bglpat-", r"[\w-]", 20, 16),

@@ -71,6 +71,15 @@ class Judges:
         return own
 
 
+def checked_suite(settings: Mapping[str, Any] | None) -> EvaluationSuite | None:
+    """The suite of a recipe's ``evaluation:``, found well-formed (see `check_suite`); None where there is none."""
+    if not settings:
+        return None
+    suite = EvaluationSuite.from_dict(settings)
+    check_suite(suite)
+    return suite
+
+
 def check_suite(suite: EvaluationSuite) -> None:
     """Read every file of a suite and look for all that it needs, but run no code of the user's: before a training.
 

@@ -17,7 +17,7 @@ from hf_recipes.data.mixing.streaming import StreamedData
 from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.judges.formats import format_check
-from hf_recipes.evaluation.judging import check_suite
+from hf_recipes.evaluation.judging import checked_suite
 from hf_recipes.evaluation.rows import draw, read_domain_rows
 from hf_recipes.evaluation.suite import EvaluationSuite
 from hf_recipes.training.plan_data import DEFAULT_LENGTH
@@ -35,12 +35,7 @@ def recipe_suite(recipe: Mapping[str, Any]) -> EvaluationSuite | None:
     Raises:
         UserError: see `EvaluationSuite.from_dict`; a row is ill-formed, or the format is none.
     """
-    settings = recipe.get("evaluation")
-    if not settings:
-        return None
-    suite = EvaluationSuite.from_dict(settings)
-    check_suite(suite)
-    return suite
+    return checked_suite(recipe.get("evaluation"))
 
 
 def tell_trained_rows(suite: EvaluationSuite | None, data: PreparedData | StreamedData) -> None:
