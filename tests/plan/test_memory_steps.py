@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from memory_moves import highest_memory
 
 from hf_recipes.plan.memory.estimate import estimate_memory
 from hf_recipes.plan.read_geometry import read_geometry
@@ -61,21 +62,7 @@ def _peak(model: Any, settings: TrainingSettings) -> float:
     step()
     start = sum(each.untyped_storage().nbytes() for each in (*model.parameters(), *model.buffers()))
     start += sum(t.nbytes for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t))
-    return start + _highest(step)
-
-
-def _highest(run: Callable[[], None]) -> float:
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    events = profile.profiler.kineto_results.events()
-    moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    alive = highest = 0
-    for _, size in moves:
-        alive += size
-        highest = max(highest, alive)
-    return highest
+    return start + highest_memory(step)
 
 
 def _lora(**settings: Any) -> Callable[[Any], Any]:

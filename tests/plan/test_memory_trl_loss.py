@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from memory_moves import highest_memory
 
 from hf_recipes.plan.geometry import Geometry, TensorShape
 from hf_recipes.plan.memory.head import HeadMemory, head_memory
@@ -31,22 +33,18 @@ def _measured(words: int, *, trained: bool) -> tuple[int, int]:
     hidden = torch.randn(ROWS * (TOKENS - 1), HIDDEN, requires_grad=True)
     weight = torch.randn(words, HIDDEN, requires_grad=trained)
     targets = torch.zeros(len(hidden), dtype=torch.long)
+
+    def loss_of(backward: bool) -> None:
+        found: Any = ChunkedLogProbFunction.apply(
+            hidden, weight, None, targets, 1.0, 32768, None, 1.0, ("entropy", "is_top1")
+        )
+        if backward:
+            found[0].sum().backward()
+
     peaks = []
     for backward in (False, True):
         hidden.grad = weight.grad = None
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            found: Any = ChunkedLogProbFunction.apply(
-                hidden, weight, None, targets, 1.0, 32768, None, 1.0, ("entropy", "is_top1")
-            )
-            if backward:
-                found[0].sum().backward()
-        events = profile.profiler.kineto_results.events()
-        moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-        alive = highest = 0
-        for _, size in moves:
-            alive += size
-            highest = max(highest, alive)
-        peaks.append(highest)
+        peaks.append(highest_memory(partial(loss_of, backward)))
     return peaks[0], peaks[1]
 
 
