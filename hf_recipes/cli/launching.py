@@ -65,6 +65,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
         print(key_help("RecipeArguments", "ModelConfig", "SFTConfig"))
         return 0
     from hf_recipes.callbacks.config import WatchConfig
+    from hf_recipes.models.attention import check_attention
     from hf_recipes.recipe.resolve import load_recipe
     from hf_recipes.training.launch import launch
     from hf_recipes.training.machines import place_of
@@ -77,6 +78,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     keys = list(options.recipe_keys)
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
+    check_attention(recipe.get("attn_implementation"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     if module == "hf_recipes.sft":
         check_evaluation(recipe)

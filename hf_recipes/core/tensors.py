@@ -45,7 +45,7 @@ FLOATS = ("F64", "F32", "F16", "BF16")  # whose values are numbers as they stand
 _MAX_ELEMENTS = 2**63 - 1  # what other readers multiply in 64 bits
 
 
-class DamagedFile(ValueError):
+class DamagedFile(UserError):
     """A tensor file whose header and bytes do not fit together; the message names the file and what is wrong."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hf_recipes.core.errors import UserError, nearest
 
@@ -41,6 +41,7 @@ class Condition:
         sign: ``<``, ``<=``, ``>`` or ``>=``.
         offset: the limit, or what is added to `side`'s figure.
         side: the model to compare with; None where the limit is a number.
+        limit: as it was written.
     """
 
     text: str
@@ -49,6 +50,12 @@ class Condition:
     sign: str
     offset: float
     side: str | None = None
+    limit: str = ""
+
+    def among(self, sides: Collection[str]) -> Condition:
+        """The same condition, once the models are known: `run-2` is the model of that name where there is one, and
+        else `run` minus 2."""
+        return replace(self, side=self.limit, offset=0.0) if self.limit in sides else self
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ def check_names(conditions: Iterable[Condition], known: Iterable[str], sides: Se
             told = ", ".join(names)
             near = nearest(condition.name, names)
             raise UserError(f"The gate's '{condition.text}' names no figure of this evaluation{near}: it has {told}.")
-        for side in (condition.judged, condition.side):
+        for side in (condition.judged, condition.among(sides or ()).side):
             if side is not None and sides is not None and side not in sides:
                 raise UserError(
                     f"The gate's '{condition.text}' names no model{nearest(side, sides)}: there are {', '.join(sides)}."
@@ -106,6 +113,7 @@ def check_gate(conditions: Iterable[Condition], figures: Figures, judged: str) -
 
 def _outcome(condition: Condition, figures: Figures, judged: str) -> Outcome:
     name = ALIASES.get(condition.name, condition.name)
+    condition = condition.among(figures.get(name, {}))
     value = figures.get(name, {}).get(judged)
     limit, against = condition.offset, f"{condition.offset:g}"
     if condition.side is not None:
@@ -128,7 +136,7 @@ def _condition(text: str) -> Condition:
             f"The gate's '{text}' is not of the form FIGURE<LIMIT, with <, <=, > or >=, and 0.1, 95% or base-0.02."
         )
     offset = _number(limit["number"] or limit["offset"] or "0")
-    condition = Condition(text, match["judged"], match["name"], match["sign"], offset, limit["side"])
+    condition = Condition(text, match["judged"], match["name"], match["sign"], offset, limit["side"], limit[0])
     if condition.name in ALIASES and condition.side is None and abs(offset) >= _GREATEST_RISE:
         raise UserError(
             f"The gate's '{text}': {condition.name} is the rise of the loss on general text, in nats per token; for "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +106,19 @@ class EvaluationSuite:
         schema = (self.format_spec or {}).get("schema")
         return None if schema is None else _SchemaCheck(compiled_schema(schema))
 
-    def rows(self) -> list[DomainRow]:
-        """Read the domain rows and draw `samples` of them, in file order; none without a `domain`.
+    @cached_property
+    def domain_rows(self) -> list[DomainRow]:
+        """All rows of the `domain`, read once; none without one.
 
         Raises:
             UserError: the file is empty, or a row is ill-formed; file and line are named.
         """
-        if self.domain is None:
-            return []
-        rows = read_domain_rows(self.domain)
-        self._warn_about_references(rows)
-        return draw(rows, self.samples)
+        return [] if self.domain is None else read_domain_rows(self.domain)
+
+    def rows(self) -> list[DomainRow]:
+        """`samples` of the domain rows, in file order; see `domain_rows`."""
+        self._warn_about_references(self.domain_rows)
+        return draw(self.domain_rows, self.samples)
 
     def _warn_about_references(self, rows: list[DomainRow]) -> None:
         validator = self.validator()

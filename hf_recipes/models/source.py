@@ -12,6 +12,7 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import sha256_of_file
 from hf_recipes.core.log import logger
 from hf_recipes.core.tensors import tensor_files
+from hf_recipes.models.attention import NO_FLASH_ATTENTION
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
 # Hashing a base costs a read of all its bytes; past this size the revision has to do.
@@ -123,8 +124,5 @@ def one_sentence(source: ModelSource) -> Iterator[None]:
                 "go online, or give the path of a local directory."
             ) from error
         if "FlashAttention" in text and "install" in text:
-            raise UserError(
-                "attn_implementation: flash attention needs the package flash-attn, and a GPU: install it, or write "
-                "attn_implementation: sdpa."
-            ) from error
+            raise UserError(NO_FLASH_ATTENTION) from error
         raise UserError(f"Model '{name}' cannot be loaded: {text[:300]}") from error

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.tensors import TensorEntry, iter_entries
+from hf_recipes.core.tensors import DamagedFile, TensorEntry, iter_entries
 from hf_recipes.pipeline.cut import Part
 
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -91,9 +91,9 @@ def fill_part(model: nn.Module, directory: Path) -> None:
     among ranks, this rank's part is kept.
 
     Raises:
-        UserError: a tensor is not there, or has another shape.
+        UserError: a file is damaged, a tensor is not there, or has another shape.
     """
-    entries = {entry.name: entry for entry in iter_entries(directory)}
+    entries = _entries_of(directory)
     for name, parameter in model.named_parameters():
         if not is_adapter(name):
             _fill(parameter, _entry_of(plain_name(name), entries, directory), directory)
@@ -108,9 +108,16 @@ def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def fill_adapter(model: nn.Module, directory: Path) -> None:
     """Load what this stage holds of an adapter; see `fill_part`."""
-    entries = {entry.name: entry for entry in iter_entries(directory)}
+    entries = _entries_of(directory)
     for name, parameter in adapter_parameters(model):
         _fill(parameter, _entry_of(name, entries, directory), directory)
+
+
+def _entries_of(directory: Path) -> dict[str, TensorEntry]:
+    try:
+        return {entry.name: entry for entry in iter_entries(directory)}
+    except DamagedFile as error:
+        raise UserError(f"{error}: fetch the model, or take the checkpoint, once more.") from None
 
 
 def _entry_of(name: str, entries: Mapping[str, TensorEntry], directory: Path) -> TensorEntry:

@@ -18,7 +18,7 @@ from hf_recipes.data.prepare import PreparedData, prepare_data
 from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.judges.formats import format_check
 from hf_recipes.evaluation.judging import checked_suite
-from hf_recipes.evaluation.rows import draw, read_domain_rows
+from hf_recipes.evaluation.rows import draw
 from hf_recipes.evaluation.suite import EvaluationSuite
 from hf_recipes.training.plan_data import DEFAULT_LENGTH
 
@@ -45,7 +45,7 @@ def tell_trained_rows(suite: EvaluationSuite | None, data: PreparedData | Stream
     if isinstance(data, StreamedData):
         logger.info("evaluation.domain: whether its rows are trained on as well is not looked for in streams.")
         return
-    rows = read_domain_rows(suite.domain)
+    rows = suite.domain_rows
     trained = np.isin(np.array([prompt_key(row.messages) for row in rows], np.uint64), data.prompt_keys)
     if trained.any():
         logger.warning(

@@ -71,6 +71,18 @@ def test_conditions(condition, holds):
     assert outcome.sentence.startswith("met: " if holds else "missed: ")
 
 
+def test_a_models_name_may_end_as_an_offset_does():
+    figures = {"exact": {"run": 0.5, "run-2": 0.9, "tuned": 0.6}}
+    for text, holds, told in (
+        ("exact>run-2", False, "wanted > 0.9 (run-2)"),
+        ("exact>run-0.2", True, "wanted > 0.3 (run - 0.2)"),
+        ("exact>run-2-0.4", True, "wanted > 0.5 (run-2 - 0.4)"),
+    ):
+        check_names(parse_gate(text), figures, ["run", "run-2", "tuned"])
+        (outcome,) = check_gate(parse_gate(text), figures, "tuned")
+        assert (outcome.holds, outcome.sentence.split(", ")[1]) == (holds, told)
+
+
 def test_a_sentence_tells_figure_model_and_limit():
     outcomes = check_gate(parse_gate("exact>=base-0.02,general_loss<0.01,arc_easy.acc>0.1"), FIGURES, "tuned")
     assert [outcome.sentence for outcome in outcomes] == [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from decoders import KINDS, config_of, make_decoder
@@ -35,6 +37,16 @@ def stages_of(directory, count):
         drop_others(model, part)
         fill_part(model, directory)
         yield Stage(model, part, torch.float32, None, supervised_cross_entropy)
+
+
+@pytest.mark.parametrize("saved", ["llama"], indirect=True)
+def test_a_damaged_file_is_told_in_one_sentence(saved, tmp_path):
+    directory = tmp_path / "cut"
+    shutil.copytree(saved[0], directory)
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    with pytest.raises(UserError, match=r"model\.safetensors: .*: fetch the model, or take the checkpoint, once more"):
+        list(stages_of(directory, 2))
 
 
 def test_stages_in_a_row_give_loss_and_gradients_of_the_whole_model(saved):

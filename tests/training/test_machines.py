@@ -122,14 +122,14 @@ def test_machines_without_one_run_directory_are_refused(recipe, capsys):
         (["--strategy", "pp"], "1f1b needs at least as many micro-batches a step as there are stages, 2"),
         (["--strategy", "pp", "--method", "qlora"], "strategy: pp trains method: full or lora"),
         (["--strategy", "ddp", "--tensor_parallel_size", "2"], "tensor_parallel_size is for strategy: tp or pp"),
+        (["--attn_implementation", "flash_attention_2"], "flash attention needs the package flash-attn, and a GPU"),
     ],
 )
-def test_strategies_that_cannot_be_are_refused_before_ranks_start(
-    keys, sentence, recipe, tmp_path, capsys, monkeypatch
-):
+def test_what_cannot_be_is_refused_before_ranks_start(keys, sentence, recipe, tmp_path, capsys, monkeypatch):
     from hf_recipes.cli.main import main
 
     monkeypatch.setattr("hf_recipes.training.launch.has_accelerator", lambda: False)
+    monkeypatch.setattr("hf_recipes.models.attention.find_spec", lambda package: None)
     run = tmp_path / "run"
     given = ["--num_processes", "2", "--gradient_accumulation_steps", "1", "--output_dir", str(run), *keys]
     assert main(["sft", "--config", str(recipe), *given]) == 2

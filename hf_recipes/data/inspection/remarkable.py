@@ -9,28 +9,11 @@ from hf_recipes.data.inspection.facts import FrequentAnswer
 from hf_recipes.data.inspection.scan import ShortAnswer
 
 # What people, spreadsheets and exports write where there is nothing to write.
-PLACEHOLDERS = frozenset(
-    {
-        "n/a",
-        "na",
-        "#n/a",
-        "nan",
-        "nil",
-        "null",
-        "none",
-        "-",
-        "--",
-        "—",
-        "?",
-        "…",
-        "...",
-        "todo",
-        "tbd",
-        "tba",
-        "unknown",
-    }
-    | {"empty", "blank", "undefined", "xxx", "lorem ipsum", "no answer", "not available", "not applicable"}
+_PLACEHOLDERS = (
+    "n/a|na|#n/a|nan|nil|null|none|-|--|—|?|…|...|todo|tbd|tba|unknown|empty|blank|undefined|xxx|lorem ipsum|"
+    "no answer|not available|not applicable"
 )
+PLACEHOLDERS = frozenset(_PLACEHOLDERS.split("|"))
 _WORDS_OF_A_MESSAGE = 4  # fewer are names of roles
 _MARK = "\u2042mark\u2042"
 

@@ -164,7 +164,11 @@ def guess_encoding(text: bytes) -> str | None:
     except ImportError:
         return None
     best = from_bytes(text).best()
-    return best.encoding.upper().replace("_", "-") if best and best.encoding not in ("utf_8", "ascii") else None
+    if best is None or best.encoding in ("utf_8", "ascii"):
+        return None
+    # Where these bytes read the same in several encodings, that of Western Windows is the most usual by far.
+    likely = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
+    return likely.upper().replace("_", "-")
 
 
 def _looks_like(file: Path, encoding: str) -> str:

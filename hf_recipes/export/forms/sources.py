@@ -34,8 +34,14 @@ class Sources:
     def merged(self) -> Path:
         """A merged model: a written form, if it can be in `dtype`, else one made here. What failed once fails again at
         once."""
-        if self.written:
-            return self.written.get(self.dtype) or next(iter(self.written.values()))
+        return self.written[self.merged_dtype] if self.written else self._made()
+
+    @property
+    def merged_dtype(self) -> str:
+        """The dtype of what `merged` gives."""
+        return self.dtype if not self.written or self.dtype in self.written else next(iter(self.written))
+
+    def _made(self) -> Path:
         output = self.place / f"merged-{self.dtype}"
         if self._error is not None:
             raise self._error
@@ -53,9 +59,7 @@ class Sources:
         if not file.is_file():
             self.place.mkdir(parents=True, exist_ok=True)
             half = self.place / "16bit.part.gguf"
-            merged = self.merged()
-            is_half = merged == self.written.get("fp16", self.place / "merged-fp16")
-            self.tools.convert(merged, half, "f16" if is_half else "bf16", self.name)
+            self.tools.convert(self.merged(), half, "f16" if self.merged_dtype == "fp16" else "bf16", self.name)
             half.rename(file)
         return file
 

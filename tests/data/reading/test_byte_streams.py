@@ -77,8 +77,8 @@ def test_other_encoding_names_file_byte_line_and_likely_encoding(tmp_path, endin
         offset, line = len(lines.partition("{")[0]) + len("Der B"), 1
     with pytest.raises(UserError, match=rf"'.*rows\.{ending}' is not UTF-8 \(byte {offset}, line {line}\)") as caught:
         list(read_file(file))
-    # The German letters are the same bytes in all of these.
-    assert any(f"iconv -f {name} " in str(caught.value) for name in ("LATIN-1", "CP1252", "CP1250", "ISO8859-15"))
+    # The German letters are the same bytes in many of them; one is the most usual.
+    assert "iconv -f CP1252 " in str(caught.value)
 
 
 def test_broken_utf16_is_named_with_its_byte(tmp_path):
