@@ -122,6 +122,15 @@ def tiny_model_dir(tokenizer, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def four_bit_model_dir(tokenizer, tmp_path_factory) -> Path:
+    """As `tiny_model_dir`, of rows in whole blocks of 64 values, as `core.four_bits` asks on some CPUs."""
+    directory = tmp_path_factory.mktemp("four-bit-llama")
+    make_tiny_llama(len(tokenizer), hidden_size=64, intermediate_size=128).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def smollm2_dir() -> Path:
     """The real SmolLM2-135M-Instruct in bf16 safetensors; skips where no source has it."""
     from hf_recipes.core.errors import UserError

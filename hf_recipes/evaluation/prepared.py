@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError, first_line
+from hf_recipes.core.four_bits import told_misread
+from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.reading.source_spec import SourceSpec
 from hf_recipes.evaluation.asking import Questions
@@ -133,13 +135,16 @@ def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             name_or_path, revision=revision, dtype=dtype, trust_remote_code=False
         )
     except OSError as error:
         raise UserError(
             f"Model '{name_or_path}' cannot be loaded ({first_line(error)}): put it back or restore access."
         ) from None
+    if (misread := told_misread(model)) is not None:
+        logger.warning("%s: what '%s' answers here is not what it answers on a GPU.", misread, name_or_path)
+    return model
 
 
 def load_peft_adapter(model: Any, directory: Path) -> Any:

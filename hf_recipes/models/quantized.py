@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.dtypes import canonical_dtype_name
 from hf_recipes.core.errors import UserError, nearest
+from hf_recipes.core.four_bits import told_misread
 from hf_recipes.core.log import logger
 from hf_recipes.models.methods.values import truth
 from hf_recipes.models.placement import sharded_by
@@ -185,9 +186,13 @@ def freeze_quantized(model: PreTrainedModel, compute_dtype: str | None = None) -
     Args:
         model: A base, quantised or not.
         compute_dtype: Compute dtype of 4-bit layers, where it should differ from what was stored with them.
+
+    Raises:
+        UserError: 4-bit layers are computed wrongly here, see `check_four_bits`.
     """
     import torch
 
+    check_four_bits(model)
     model.requires_grad_(False)
     for module in model.modules():
         # On CPUs with AVX512-BF16 bitsandbytes repacks a layer at its first evaluation, rounding its scales, for a
@@ -197,6 +202,16 @@ def freeze_quantized(model: PreTrainedModel, compute_dtype: str | None = None) -
             if compute_dtype is not None:
                 module.compute_dtype = getattr(torch, canonical_dtype_name(compute_dtype, "compute_dtype"))
     return model
+
+
+def check_four_bits(model: PreTrainedModel) -> None:
+    """Refuse to train over 4-bit layers that bitsandbytes computes with wrong values on this CPU (`core.four_bits`).
+
+    Raises:
+        UserError: there are such layers.
+    """
+    if (misread := told_misread(model)) is not None:
+        raise UserError(f"{misread}: take a base in 16 bits with method: lora, or a GPU.")
 
 
 def _is_changed(settings: QuantizationSettings, name: str) -> bool:

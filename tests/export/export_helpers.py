@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 WORDS = 64
 
 
-def make_gpt2():
+def make_gpt2(width=32):
     """A random two-layer GPT-2: `Conv1D` layers, weights laid out (inputs, outputs), head tied to the embedding."""
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=WORDS, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2
+        vocab_size=WORDS, n_embd=width, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2
     )
     return GPT2LMHeadModel(config)
 

@@ -35,15 +35,15 @@ def test_lora_trains_exactly_its_matrices(tiny_model_dir):
     assert all((p.grad is not None) == ("lora_" in name) for name, p in model.named_parameters())
 
 
-def test_qlora_is_nf4_doubly_quantised_with_bf16_compute_and_trains_on_this_machine(tiny_model_dir):
-    model, tokenizer = build_qlora_model(str(tiny_model_dir), r=4, alpha=8)
+def test_qlora_is_nf4_doubly_quantised_with_bf16_compute_and_trains_on_this_machine(four_bit_model_dir):
+    model, tokenizer = build_qlora_model(str(four_bit_model_dir), r=4, alpha=8)
     layer = model.base_model.model.model.layers[0].self_attn.q_proj
     state = layer.base_layer.weight.quant_state
     assert (state.quant_type, state.nested) == ("nf4", True)
     assert layer.base_layer.compute_dtype == torch.bfloat16
     assert layer.scaling["default"] == 2.0
     assert model.get_input_embeddings().weight.dtype == torch.bfloat16  # not cast up to fp32
-    assert count_parameters(model)[0] == 4 * LORA_PARAMETERS_PER_RANK
+    assert count_parameters(model)[0] == 4 * 2 * LORA_PARAMETERS_PER_RANK  # twice as wide as `tiny_model_dir`
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     losses = []
     for _ in range(12):
@@ -55,9 +55,9 @@ def test_qlora_is_nf4_doubly_quantised_with_bf16_compute_and_trains_on_this_mach
     assert losses[-1] < losses[0] - 0.2
 
 
-def test_t4_quantised_parameters_are_counted_as_what_they_stand_for(tiny_model_dir):
-    full, _ = build_model(str(tiny_model_dir))
-    quantised, _ = build_qlora_model(str(tiny_model_dir), r=4)
+def test_t4_quantised_parameters_are_counted_as_what_they_stand_for(four_bit_model_dir):
+    full, _ = build_model(str(four_bit_model_dir))
+    quantised, _ = build_qlora_model(str(four_bit_model_dir), r=4)
     assert count_parameters(quantised)[1] - count_parameters(quantised)[0] == count_parameters(full)[1]
 
 
@@ -68,19 +68,19 @@ def test_full_model_is_fp32_and_trainable(tiny_model_dir):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16"])
-def test_t1_dtype_aliases(tiny_model_dir, dtype):
-    model, _ = build_model(str(tiny_model_dir), dtype=dtype)
+def test_t1_dtype_aliases(four_bit_model_dir, dtype):
+    model, _ = build_model(str(four_bit_model_dir), dtype=dtype)
     assert model.dtype == torch.bfloat16
-    quantised, _ = build_qlora_model(str(tiny_model_dir), compute_dtype=dtype)
+    quantised, _ = build_qlora_model(str(four_bit_model_dir), compute_dtype=dtype)
     assert quantised.base_model.model.model.layers[0].self_attn.q_proj.base_layer.compute_dtype == torch.bfloat16
 
 
-def test_qlora_takes_its_dtype_by_either_name_but_not_two(tiny_model_dir):
-    model, _ = build_qlora_model(tiny_model_dir, dtype="fp32")
+def test_qlora_takes_its_dtype_by_either_name_but_not_two(four_bit_model_dir):
+    model, _ = build_qlora_model(four_bit_model_dir, dtype="fp32")
     assert model.base_model.model.model.layers[0].self_attn.q_proj.base_layer.compute_dtype == torch.float32
-    build_qlora_model(tiny_model_dir, dtype="fp32", compute_dtype="float32")
+    build_qlora_model(four_bit_model_dir, dtype="fp32", compute_dtype="float32")
     with pytest.raises(UserError, match="compute_dtype is bf16 and dtype is fp32, which mean the same: give one"):
-        build_qlora_model(tiny_model_dir, dtype="fp32", compute_dtype="bf16")
+        build_qlora_model(four_bit_model_dir, dtype="fp32", compute_dtype="bf16")
 
 
 @pytest.mark.parametrize("name", [None, 5, b"model", ["model"], ""])

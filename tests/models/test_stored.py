@@ -24,7 +24,7 @@ BITNET = {"quant_method": "bitnet", "linear_class": "autobitlinear"}
 
 
 @pytest.fixture(scope="module")
-def stored_base(tiny_model_dir, tmp_path_factory):
+def stored_base(four_bit_model_dir, tmp_path_factory):
     """A function: the directory of the tiny Llama, saved as bitsandbytes has quantised it."""
     made = {}
 
@@ -32,8 +32,8 @@ def stored_base(tiny_model_dir, tmp_path_factory):
         name = "int8" if config.load_in_8bit else config.bnb_4bit_quant_type
         if name not in made:
             made[name] = directory = tmp_path_factory.mktemp(name)
-            load_base(find_model(str(tiny_model_dir)), dtype="fp32", quantization=config).save_pretrained(directory)
-            for file in tiny_model_dir.glob("*token*"):
+            load_base(find_model(str(four_bit_model_dir)), dtype="fp32", quantization=config).save_pretrained(directory)
+            for file in four_bit_model_dir.glob("*token*"):
                 shutil.copy(file, directory)
         return made[name]
 
@@ -51,14 +51,14 @@ def write_config(model_dir, target, **stored):
 
 @pytest.mark.parametrize("config", [nf4_config("fp32"), nf4_config("fp32", quant_type="fp4"), int8_config()])
 @pytest.mark.parametrize("build", [build_lora_model, build_qlora_model])
-def test_a_base_stored_quantised_trains_as_it_is(stored_base, tiny_model_dir, build, config, caplog):
+def test_a_base_stored_quantised_trains_as_it_is(stored_base, four_bit_model_dir, build, config, caplog):
     directory = str(stored_base(config))
     dtype = {"compute_dtype": "bf16"} if build is build_qlora_model else {"dtype": "bf16"}
     with caplog.at_level(logging.INFO):
         model, tokenizer = build(directory, r=4, dropout=0.0, **dtype)
     assert "(bitsandbytes) and used as it is: method" in caplog.text and "on it is QLoRA" in caplog.text
     bits = {"load_in_8bit": True} if config.load_in_8bit else {"quant_type": config.bnb_4bit_quant_type}
-    fresh, _ = build_qlora_model(str(tiny_model_dir), r=4, compute_dtype="fp32", **bits)
+    fresh, _ = build_qlora_model(str(four_bit_model_dir), r=4, compute_dtype="fp32", **bits)
     for (name, there), (_, here) in zip(fresh.named_parameters(), model.named_parameters(), strict=True):
         plain = type(here) is torch.nn.Parameter
         assert "lora_" in name or torch.equal(there.bfloat16() if plain else there, here), name
@@ -98,9 +98,9 @@ def test_t2_a_base_stored_in_bytes_cannot_be_sharded(stored_base):
     ],
 )
 def test_other_quantisations_are_judged_by_the_config_before_anything_is_loaded(
-    tiny_model_dir, tmp_path, stored, sentence
+    four_bit_model_dir, tmp_path, stored, sentence
 ):
-    source = write_config(tiny_model_dir, tmp_path / "model", **stored)
+    source = write_config(four_bit_model_dir, tmp_path / "model", **stored)
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")  # not even looked at
     with pytest.raises(UserError, match=sentence) as error:
         choose_quantization(source, "lora", "bf16")
@@ -221,7 +221,7 @@ def test_a_gguf_base_trains_in_full_and_under_lora(tmp_path, tokenizer):
     assert losses[-1] < losses[0] - 0.05
 
 
-def test_a_sixteen_bit_base_has_no_stored_quantisation(tiny_model_dir):
-    source = find_model(str(tiny_model_dir))
+def test_a_sixteen_bit_base_has_no_stored_quantisation(four_bit_model_dir):
+    source = find_model(str(four_bit_model_dir))
     assert stored_quantization(source) is None
     assert choose_quantization(source, "full", "fp32", QuantizationSettings(load_in_8bit=True)) is None

@@ -74,11 +74,11 @@ UNMERGED = ("full", "partial", "adapter", "prefix")
 
 
 @pytest.fixture
-def workplace(tiny_model_dir, tmp_path, monkeypatch):
+def workplace(four_bit_model_dir, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"Say number {i}", "completion": f"The number is {i * 7 % 10}."} for i in range(40)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=tiny_model_dir, directory=tmp_path))
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=four_bit_model_dir, directory=tmp_path))
     return tmp_path
 
 
@@ -102,7 +102,7 @@ def logits(model):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.trials] if name in RELATED else []) for name in METHODS]
 )
-def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workplace, tiny_model_dir):
+def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workplace, four_bit_model_dir):
     method = name.split(",")[0].split()[0]
     keys = ["--method", method, *METHODS[name]]
     run = train(load_recipe("recipe.yaml", ["--output_dir", "whole", *keys]))
@@ -120,7 +120,7 @@ def test_a_method_trains_resumes_to_the_same_end_reloads_and_merges(name, workpl
     for tensor_name, tensor in tensors(result).items():
         torch.testing.assert_close(resumed[tensor_name], tensor, atol=1e-4, rtol=1e-3)
 
-    base = load_base(find_model(str(tiny_model_dir)), dtype="float32")
+    base = load_base(find_model(str(four_bit_model_dir)), dtype="float32")
     untouched = logits(base)
     if method in ("full", "partial"):
         tuned = AutoModelForCausalLM.from_pretrained(result, dtype=torch.float32)

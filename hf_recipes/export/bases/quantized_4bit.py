@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.four_bits import dequantized
 from hf_recipes.core.tensors import TensorEntry
 
 _STATE = re.compile(r"^(?P<weight>.+)\.quant_state\.bitsandbytes__(nf4|fp4)$")
@@ -38,14 +39,14 @@ class Quantized4bit:
     def load(self) -> Any:
         """Dequantise; raises `UserError` when bitsandbytes is not installed."""
         try:
-            from bitsandbytes.functional import QuantState, dequantize_4bit
+            from bitsandbytes.functional import QuantState
         except ImportError:
             raise UserError("A 4-bit base needs bitsandbytes: run `pip install bitsandbytes`.") from None
         import torch
 
         state = QuantState.from_dict({key: entry.load() for key, entry in self.state.items()}, torch.device("cpu"))
         packed = self.packed.load().view(torch.uint8).reshape(-1, 1)  # stored as bytes or in a float dtype's clothes
-        values = dequantize_4bit(packed, state)
+        values = dequantized(packed, state)
         return values.T.contiguous() if self.transposed else values
 
 

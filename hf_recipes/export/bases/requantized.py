@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.four_bits import dequantized
 from hf_recipes.core.tensors import TensorEntry
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 
@@ -90,7 +91,7 @@ def requantize(weight: torch.Tensor, settings: TrainedQuantization) -> torch.Ten
     ]
     packed = torch.cat([packed for packed, _ in parts])
     state = replace_state(parts[0][1], torch.cat([state.absmax for _, state in parts]), weight.shape, settings.double)
-    return functional.dequantize_4bit(packed, state)
+    return dequantized(packed, state)
 
 
 def replace_state(one: Any, scales: torch.Tensor, shape: torch.Size, double: bool) -> Any:

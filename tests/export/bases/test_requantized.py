@@ -85,7 +85,7 @@ def test_8_bit_training_saw_these_values(original, monkeypatch, dtype):
 
 
 def test_layers_that_keep_inputs_first_are_turned_around_and_back(tmp_path):
-    directory = save_base(tmp_path / "gpt2", make_gpt2())
+    directory = save_base(tmp_path / "gpt2", make_gpt2(width=64))
     base = with_trained_values(read_base(directory), TrainedQuantization("nf4", "float32", True), "CAUSAL_LM")
     live = trained_values(directory, config_of("nf4", True), torch.float32)
     turned = [name for name, tensor in base.tensors.items() if isinstance(tensor, Requantized)]

@@ -18,9 +18,9 @@ from hf_recipes.export.forms.write import Order, write_forms
 
 
 @pytest.fixture
-def trained(tmp_path, tiny_model_dir, tokenizer):
+def trained(tmp_path, four_bit_model_dir, tokenizer):
     """An adapter on a tiny model with a real tokenizer, and things of the training beside it."""
-    adapter = save_adapter(tmp_path / "adapter", tiny_model_dir, target_modules=["q_proj", "v_proj"])
+    adapter = save_adapter(tmp_path / "adapter", four_bit_model_dir, target_modules=["q_proj", "v_proj"])
     tokenizer.save_pretrained(adapter)
     (adapter / "training_args.bin").write_bytes(b"pickle")
     return adapter
@@ -87,8 +87,8 @@ def test_a_damaged_adapter_is_not_given_away(order, trained, tmp_path):
     assert not made.path.exists()
 
 
-def test_a_fully_trained_model_is_cast_and_has_no_adapter(order, tiny_model_dir, tmp_path):
-    order = Order(tiny_model_dir, order.sources, {})
+def test_a_fully_trained_model_is_cast_and_has_no_adapter(order, four_bit_model_dir, tmp_path):
+    order = Order(four_bit_model_dir, order.sources, {})
     merged, adapter = write_forms(parse_forms("merged-fp16,adapter"), tmp_path / "out", order)
     assert {tensor.dtype for tensor in tensors_of(merged.path).values()} == {torch.float16}
     assert json.loads((merged.path / "config.json").read_text())["dtype"] == "float16"
@@ -96,8 +96,8 @@ def test_a_fully_trained_model_is_cast_and_has_no_adapter(order, tiny_model_dir,
     assert "no adapter to give away" in adapter.error
 
 
-def test_values_beyond_fp16_are_refused_by_name(order, tiny_model_dir, tmp_path):
-    model = shutil.copytree(tiny_model_dir, tmp_path / "model")
+def test_values_beyond_fp16_are_refused_by_name(order, four_bit_model_dir, tmp_path):
+    model = shutil.copytree(four_bit_model_dir, tmp_path / "model")
     tensors = tensors_of(model)
     tensors["model.norm.weight"] = torch.full_like(tensors["model.norm.weight"], 1e5)
     save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})

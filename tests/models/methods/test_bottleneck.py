@@ -160,16 +160,16 @@ def test_t7_gradient_checkpointing_changes_no_loss(use_reentrant, rows, tokenize
     assert plain == checkpointed
 
 
-def test_a_4_bit_base_starts_equal_learns_and_loads_again(tiny_model_dir, rows, tokenizer, tmp_path):
-    base = four_bit_base(tiny_model_dir)
+def test_a_4_bit_base_starts_equal_learns_and_loads_again(four_bit_model_dir, rows, tokenizer, tmp_path):
+    base = four_bit_base(four_bit_model_dir)
     before = logits(base)
     model = attach_bottleneck(base, BottleneckSettings(size=8))
     assert torch.equal(logits(model), before)
-    assert count_parameters(model)[0] == (2 * 32 * 8 + 8 + 32) * 4
+    assert count_parameters(model)[0] == (2 * 64 * 8 + 8 + 64) * 4
     trainer, losses = run(model, rows, tokenizer, tmp_path)
     assert losses[8] < losses[1] - 0.1, losses
     trainer.save_model(str(tmp_path / "adapter"))
-    loaded = PeftModel.from_pretrained(four_bit_base(tiny_model_dir), tmp_path / "adapter")
+    loaded = PeftModel.from_pretrained(four_bit_base(four_bit_model_dir), tmp_path / "adapter")
     # TRL trains adapters over a quantised base in bf16, PEFT loads them into fp32: compare in one dtype.
     model.base_model._cast_adapter_dtype("default")
     assert torch.equal(logits(loaded), logits(model))

@@ -241,10 +241,10 @@ def test_pissa_takes_the_largest_singular_values(tiny_model_dir):
     assert residual[28:].max() < 1e-5
 
 
-def test_a_quantised_base_is_refused_but_takes_the_orthogonal_start(tiny_model_dir):
+def test_a_quantised_base_is_refused_but_takes_the_orthogonal_start(four_bit_model_dir):
     def quantised():
         model = AutoModelForCausalLM.from_pretrained(
-            tiny_model_dir, quantization_config=nf4_config("float32"), device_map={"": "cpu"}
+            four_bit_model_dir, quantization_config=nf4_config("float32"), device_map={"": "cpu"}
         )
         return freeze_quantized(model)
 
