@@ -28,9 +28,13 @@ class CheckFailed(Exception):
     exit_code = 1
 
 
-class Preempted(Exception):
+class Preempted(BaseException):
     """A run was asked to stop (a signal, a deadline, a notice of its machine), saved, and can be resumed. 75 is
-    EX_TEMPFAIL of sysexits.h: try again later."""
+    EX_TEMPFAIL of sysexits.h: try again later.
+
+    As `KeyboardInterrupt` it comes at any point, and is no `Exception`: whoever explains what went wrong there, such as
+    a model that cannot be loaded, would take it for that.
+    """
 
     exit_code = 75
 

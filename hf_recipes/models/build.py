@@ -15,6 +15,7 @@ from hf_recipes.models.quantized import (
     FOUR_BIT_KEYS,
     QuantizationSettings,
     check_eight_bit,
+    check_four_bits,
     choose_quantization,
     freeze_quantized,
 )
@@ -297,4 +298,5 @@ def _load(
     config = choose_quantization(source, method, precision.dtype, quantization)
     model = load_base(source, dtype=precision.dtype, quantization=config, **arguments)
     tell_soundness(model, tokenizer)
+    check_four_bits(model)
     return model if whole else freeze_quantized(model, precision.dtype), tokenizer

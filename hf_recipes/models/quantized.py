@@ -186,13 +186,9 @@ def freeze_quantized(model: PreTrainedModel, compute_dtype: str | None = None) -
     Args:
         model: A base, quantised or not.
         compute_dtype: Compute dtype of 4-bit layers, where it should differ from what was stored with them.
-
-    Raises:
-        UserError: 4-bit layers are computed wrongly here, see `check_four_bits`.
     """
     import torch
 
-    check_four_bits(model)
     model.requires_grad_(False)
     for module in model.modules():
         # On CPUs with AVX512-BF16 bitsandbytes repacks a layer at its first evaluation, rounding its scales, for a

@@ -59,7 +59,7 @@ def _leave(reason: str) -> None:
     raise Preempted(stopped_outside(reason))
 
 
-def _record_unrecorded(error: Exception, arguments: Sequence[str]) -> None:
+def _record_unrecorded(error: BaseException, arguments: Sequence[str]) -> None:
     """`hf-recipes sft` reads status.json, and a run that is stopped before it knew its directory has written none."""
     if not isinstance(error, Preempted) or not os.environ.get(LAUNCHED_BY_US) or "--output_dir" not in arguments[:-1]:
         return

@@ -20,7 +20,7 @@ from hf_recipes.models.methods.lora import LoraSettings
 from hf_recipes.models.methods.partial import PartialSettings, attach_partial
 from hf_recipes.models.methods.prefix import PrefixSettings, attach_prefix
 from hf_recipes.models.placement import sharded_by
-from hf_recipes.models.quantized import QuantizationSettings, choose_quantization, freeze_quantized
+from hf_recipes.models.quantized import QuantizationSettings, check_four_bits, choose_quantization, freeze_quantized
 from hf_recipes.models.soundness import tell_soundness
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.stored import WHOLE_METHODS
@@ -101,6 +101,7 @@ def build_for_method(
     )
     prefix = setup.ours.num_virtual_tokens if method == "prefix" else 0
     tell_soundness(base, tokenizer, None if longest_row is None else longest_row + prefix)
+    check_four_bits(base)
     if method not in WHOLE_METHODS:
         base = freeze_quantized(base, setup.precision.dtype)
         tell_unquantised_experts(base)

@@ -4,17 +4,18 @@ import json
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from tiny_models import make_tiny_llama
+from transformers import AutoModelForCausalLM
 
 from hf_recipes.cli.main import main
 
 
 @pytest.fixture
-def run(tmp_path, tiny_model_dir, tokenizer):
+def run(tmp_path, four_bit_model_dir, tokenizer):
     """A finished run with an adapter on the tiny model, and a recipe with an evaluation."""
     directory = tmp_path / "run"
-    model = get_peft_model(make_tiny_llama(len(tokenizer)), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False))
-    model.peft_config["default"].base_model_name_or_path = str(tiny_model_dir)
+    base = AutoModelForCausalLM.from_pretrained(four_bit_model_dir)
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False))
+    model.peft_config["default"].base_model_name_or_path = str(four_bit_model_dir)
     model.save_pretrained(directory / "adapter")
     tokenizer.save_pretrained(directory / "adapter")
     talk = [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi."}]
@@ -23,7 +24,7 @@ def run(tmp_path, tiny_model_dir, tokenizer):
     facts = {
         "schema": 1,
         "name": "tiny",
-        "base_model": {"name_or_path": str(tiny_model_dir), "revision": None},
+        "base_model": {"name_or_path": str(four_bit_model_dir), "revision": None},
         "recipe": {"evaluation": evaluation, "method": "lora"},
     }
     (directory / "run.json").write_text(json.dumps(facts))

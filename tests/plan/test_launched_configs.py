@@ -32,13 +32,13 @@ GLOBAL_BATCH, STEPS = 16, 3
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory, tiny_model_dir):
+def workplace(tmp_path_factory, four_bit_model_dir):
     """Data, and what every recipe here says."""
     folder = tmp_path_factory.mktemp("launched")
     rows = [{"instruction": f"Say number {i}", "output": f"The number is {i * 7 % 10}."} for i in range(64)]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder, {
-        "model_name_or_path": str(tiny_model_dir),
+        "model_name_or_path": str(four_bit_model_dir),
         "datasets": [{"path": str(folder / "data.jsonl")}],
         "eval_share": 0,
         "plan_check": False,

@@ -245,5 +245,6 @@ def make_models(folder):
         "'<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
     for name in ("tied", "untied"):
-        make_tiny_llama(len(tokenizer), tied=name == "tied").save_pretrained(Path(folder) / name)
+        wide = {"hidden_size": 64, "intermediate_size": 128}  # in blocks of 64, as four bits need it (`core.four_bits`)
+        make_tiny_llama(len(tokenizer), tied=name == "tied", **wide).save_pretrained(Path(folder) / name)
         tokenizer.save_pretrained(Path(folder) / name)

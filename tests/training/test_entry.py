@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from hf_recipes.core.errors import Preempted
+from hf_recipes.models.source import ModelSource, one_sentence
 from hf_recipes.training import entry
 from hf_recipes.training.environment import LAUNCHED_BY_US
 
@@ -55,3 +56,12 @@ def test_without_a_signal_the_handlers_are_given_back(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     assert entry.run_on_ranks("m:f", ["--config", "r"]) == 0
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_stop_that_comes_while_a_model_is_loaded_is_no_fault_of_the_model():
+    """Ranks that another rank's end stopped said "cannot be loaded: Preempted" and ended with 2."""
+    with (
+        pytest.raises(Preempted, match="stopped by SIGTERM"),
+        one_sentence(ModelSource("base", None, "local directory")),
+    ):
+        raise Preempted("stopped by SIGTERM")

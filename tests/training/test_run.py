@@ -110,16 +110,17 @@ def test_d8_the_end_of_turn_is_obeyed_by_generation(workplace):
 
 
 @pytest.mark.parametrize("method", sampled(["lora", "dora", "qlora", "full"], keep=["lora"]))
-def test_every_method_trains_saves_and_loads_in_plain_transformers(method, workplace, tiny_model_dir):
+def test_every_method_trains_saves_and_loads_in_plain_transformers(method, workplace, four_bit_model_dir):
     keys = ["--output_dir", "run", "--method", method, "--max_steps", "12", "--eval_strategy", "no"]
+    keys += ["--model_name_or_path", str(four_bit_model_dir)]
     run = train(load_recipe("recipe.yaml", keys))
     losses = logged(run.path)
     assert losses[-1] < losses[0] - 0.05, losses
-    base = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    base = AutoModelForCausalLM.from_pretrained(four_bit_model_dir)
     if method == "full":
         tuned = AutoModelForCausalLM.from_pretrained(run.model)
     else:
-        tuned = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model_dir), run.adapter)
+        tuned = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(four_bit_model_dir), run.adapter)
     ids = torch.arange(5).unsqueeze(0)
     with torch.no_grad():
         assert (tuned(ids).logits - base(ids).logits).abs().max() > 1e-3

@@ -18,10 +18,10 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_model_dir, tmp_path_factory):
+def runs(four_bit_model_dir, tmp_path_factory):
     """Directory, what ranks 0 and 1 saw, the unbroken run on one rank, and what the launch printed."""
     directory = tmp_path_factory.mktemp("resumed")
-    recipe = write_recipe(directory, tiny_model_dir)
+    recipe = write_recipe(directory, four_bit_model_dir)
     with recorded_batches() as batches:
         one = train(recipe, directory / "one", *NO_DROPOUT, "--gradient_accumulation_steps", "2")
     done = subprocess.run(

@@ -16,7 +16,8 @@ MARK_DAMAGES = ("absent", "cut", "all zero", *(f"a flipped bit ({number})" for n
 
 
 def files_of(checkpoint: Path) -> list[str]:
-    return sorted(path.name for path in checkpoint.iterdir() if path.is_file())
+    """What a fault may be put into; a model card is for people to write in, and its change is none."""
+    return sorted(path.name for path in checkpoint.iterdir() if path.is_file() and path.name != "README.md")
 
 
 def weights_of(checkpoint: Path) -> list[str]:
