@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PROBLEMS_SHOWN = 50
 
-HELP = "check a checkpoint, adapter or model for damage; for a run: its records, checkpoints, result, merged models"
+HELP = "check a checkpoint, adapter or model for damage; for a run: its records, checkpoints, result and exports"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +82,9 @@ def _targets(directory: Path, *, required: bool) -> list[Path]:
         return [directory]
     results = [path for path in (directory / "adapter", directory / "model") if path.is_dir()]
     merged = sorted(path for path in directory.glob("merged-*") if path.is_dir())
+    forms = sorted(path for path in directory.glob("exports/[!.]*") if path.is_dir())
     own = [directory] if not is_run(directory) and any(directory.glob("*.safetensors")) else []
-    targets = [*own, *checkpoints, *results, *merged]
+    targets = [*own, *checkpoints, *results, *merged, *forms]
     if not targets and required:
         raise UserError(f"The run '{directory}' holds no checkpoint and no result yet: nothing to verify.")
     return targets

@@ -16,8 +16,10 @@ from hf_recipes.core.tensors import leaves
 
 _SHARD = re.compile(r"^(model|adapter_model)-(\d{5})-of-(\d{5})\.safetensors$")
 _NEVER_RESUMED = "training_args.bin"
-# How other savers than safetensors name weights: torch's own, FSDP's, DeepSpeed's.
-_OTHER_WEIGHTS = re.compile(r"(^|/)(pytorch_model|adapter_model)[^/]*\.bin$|\.distcp$|(^|/)global_step\d+/[^/]+\.pt$")
+# How other savers than safetensors name weights: torch's own, FSDP's, llama.cpp's, DeepSpeed's.
+_OTHER_WEIGHTS = re.compile(
+    r"(^|/)(pytorch_model|adapter_model)[^/]*\.bin$|\.distcp$|\.gguf$|(^|/)global_step\d+/[^/]+\.pt$"
+)
 
 
 def has_weights(files: Iterable[str]) -> bool:
@@ -44,7 +46,7 @@ def check_structure(scans: Mapping[str, FileScan], findings: Findings, *, own: b
         check_config(prefix, inside, findings)
         check_tokenizer(prefix, inside, embedding_rows(folder_tensors(inside)), findings)
     if not has_weights(scans):
-        findings.problem(".", "holds no weights (no .safetensors, .bin or .distcp file)")
+        findings.problem(".", "holds no weights (no .safetensors, .bin, .distcp or .gguf file)")
 
 
 def folder_tensors(inside: Mapping[str, FileScan]) -> dict[str, TensorFacts]:
