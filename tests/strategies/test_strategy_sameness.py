@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 def check(place, cell):
     row = examine(place, cell, resumes=cell.strategy != "tp")  # which saves no optimizer
-    assert row["outcome"] == "same", row["why"]
+    # PEFT draws the start of an adapter over cut matrices from other numbers; its gradients: training/test_cut_lora.py.
+    starts_elsewhere = (cell.strategy, cell.method) == ("tp", "lora")
+    assert row["outcome"] == ("differs" if starts_elsewhere else "same"), row["why"]
     assert row["learned"] > 0.01, row  # a frozen model would be the same too
 
 
