@@ -71,7 +71,7 @@ def test_it_runs(page: str, setting: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def setting(tokenizer, tiny_model_dir, tmp_path, monkeypatch) -> dict[str, Any]:
+def setting(tokenizer, four_bit_model_dir, tmp_path, monkeypatch) -> dict[str, Any]:
     """The names and files that the pages take for granted."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
@@ -79,9 +79,9 @@ def setting(tokenizer, tiny_model_dir, tmp_path, monkeypatch) -> dict[str, Any]:
     from hf_recipes import SupervisedCollator, prepare_data
 
     monkeypatch.chdir(tmp_path)
-    _write_files(tiny_model_dir)
+    _write_files(four_bit_model_dir)
     rows = prepare_data([{"path": "rows.jsonl"}], tokenizer, max_length=64, eval_share=0).train
-    model = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
+    model = AutoModelForCausalLM.from_pretrained(four_bit_model_dir)
     collator = SupervisedCollator(pad_token_id=tokenizer.pad_token_id)
     make_trainer = _trainer_maker(model, rows, collator)
     texts = [f"<b>row</b> {number} of some length" for number in range(30)]
