@@ -207,6 +207,10 @@ def test_rows_may_have_any_format_that_is_trained_on(tmp_path, name, content, se
             {"path": "rows.csv", "columns": {"promt": "q"}},
             "columns maps unknown field 'promt' (did you mean 'prompt'?)",
         ),
+        (
+            {"path": "rows.csv", "columns": {"Question": "instruction"}},
+            "columns is written the other way round, our field first: columns: {instruction: Question}.",
+        ),
     ],
 )
 def test_a_wrong_source_is_one_sentence(domain, message):

@@ -138,6 +138,10 @@ def _check_columns(columns: Any, where: str) -> None:
     if not isinstance(columns, Mapping):
         raise UserError(f"{where}: columns must map our field names to the file's columns, not {columns!r}.")
     for ours, theirs in columns.items():
+        if ours not in FIELDS and theirs in FIELDS:
+            raise UserError(
+                f"{where}: columns is written the other way round, our field first: columns: {{{theirs}: {ours}}}."
+            )
         if ours not in FIELDS:
             raise UserError(
                 f"{where}: columns maps unknown field '{ours}'{nearest(str(ours), FIELDS)}; known: {', '.join(FIELDS)}."
