@@ -18,7 +18,7 @@ from hf_recipes.evaluation.rating.read import read_key
 from hf_recipes.evaluation.rating.sample import by_prompt_length
 from hf_recipes.evaluation.rating.sheet import write_rating_sheet
 from hf_recipes.evaluation.rating_settings import RatingSettings
-from hf_recipes.evaluation.rows import DomainRow, read_domain_rows
+from hf_recipes.evaluation.rows import DomainRow
 from hf_recipes.evaluation.sides import TUNED
 
 SEED = 0
@@ -42,7 +42,7 @@ def write_sheet_of_run(run: RunDirectory, page: Path) -> str:
     assert suite.domain is not None
     reference = run.read(run.evaluation_json)["reference"]
     settings = suite.rating or RatingSettings()
-    items = _items(run, (reference, TUNED), {row.number: row for row in read_domain_rows(suite.domain)})
+    items = _items(run, (reference, TUNED), {row.number: row for row in suite.domain_rows})
     written = write_rating_sheet(page, items, settings.criteria, samples=settings.samples, seed=SEED)
     pages = _pages(run)
     write_json(pages, [*_keys(run), str(written.key.resolve())])

@@ -11,13 +11,18 @@ from hf_recipes.plan.strategy.deepspeed_config import uses_deepspeed
 from hf_recipes.plan.strategy.names import Sizes, layout_of
 
 pytestmark = pytest.mark.slow
+STARTED_ELSEWHERE = 0.05  # nats; two starts were 0.018 and 0.023 apart
 
 
 def check(place, cell):
     row = examine(place, cell, resumes=cell.strategy != "tp")  # which saves no optimizer
-    # PEFT draws the start of an adapter over cut matrices from other numbers; its gradients: training/test_cut_lora.py.
-    starts_elsewhere = (cell.strategy, cell.method) == ("tp", "lora")
-    assert row["outcome"] == ("differs" if starts_elsewhere else "same"), row["why"]
+    if (cell.strategy, cell.method) == ("tp", "lora"):
+        # PEFT draws the start of an adapter over cut matrices from other numbers; its gradients are those of the whole
+        # model (training/test_cut_lora.py). All else is as it should be.
+        assert row["verified"] and row["checkpoints"] and row["values"]["same_shapes"], row["why"]
+        assert row["loss"]["max"] < STARTED_ELSEWHERE, row["why"]
+    else:
+        assert row["outcome"] == "same", row["why"]
     assert row["learned"] > 0.01, row  # a frozen model would be the same too
 
 

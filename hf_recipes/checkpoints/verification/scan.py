@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO
 
 from hf_recipes.checkpoints.verification.archives import is_torch_file, read_torch_file
-from hf_recipes.checkpoints.verification.gguf_files import SUFFIX as GGUF_SUFFIX
 from hf_recipes.checkpoints.verification.gguf_files import gguf_damage
 from hf_recipes.checkpoints.verification.json_files import MAX_JSON_BYTES, read_json_file
 from hf_recipes.checkpoints.verification.paths import walk_files
@@ -79,7 +78,7 @@ def _scan_readable(file: Path, values: bool, hashes: bool, checksums: bool) -> F
             return FileScan(size, _hash(file, hashes), damage=str(error).removeprefix(f"{file}: "))
     if file.suffix == ".json":
         return _scan_json(file, size, hashes)
-    if file.suffix == GGUF_SUFFIX:
+    if file.suffix == ".gguf":
         return FileScan(size, _hash(file, hashes), damage=gguf_damage(file))
     if is_torch_file(file):
         found = read_torch_file(file, checksums=checksums)

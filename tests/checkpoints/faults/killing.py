@@ -204,6 +204,14 @@ def _as_unbroken(checkpoint: Path, reference: Place) -> bool:
 
 def differences(place: Place, reference: Place, steps: int) -> str:
     """How a run differs from the unbroken one: any loss that it ever met, the steps met, its last checkpoint."""
+    if said := met_otherwise(place, reference, steps):
+        return said
+    last = place.output / f"checkpoint-{steps}"
+    return "" if last.is_dir() and _as_unbroken(last, reference) else f"{last} differs from the unbroken run's"
+
+
+def met_otherwise(place: Place, reference: Place, steps: int) -> str:
+    """How what a run met differs from what the unbroken one did: any loss, or the steps."""
     expected = dict(losses_of(reference))
     met = losses_of(place)
     others = [(step, loss, expected.get(step)) for step, loss in met if loss != expected.get(step)]
@@ -211,5 +219,4 @@ def differences(place: Place, reference: Place, steps: int) -> str:
         return f"losses differ: (step, loss, unbroken) {others[:3]}"
     if {step for step, _ in met} != set(range(1, steps + 1)):
         return f"steps met: {sorted({step for step, _ in met})}"
-    last = place.output / f"checkpoint-{steps}"
-    return "" if last.is_dir() and _as_unbroken(last, reference) else f"{last} differs from the unbroken run's"
+    return ""

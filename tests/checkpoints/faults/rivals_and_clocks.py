@@ -11,7 +11,7 @@ from typing import Any
 from faults.at_rest import same_files
 from faults.children import call, start, wait
 from faults.going_on import LIMIT, STEPS, StopAfter, judge_and_go_on
-from faults.killing import PATHS_AND_TIMES, differences
+from faults.killing import PATHS_AND_TIMES, differences, met_otherwise
 from faults.tally import FOUND, REFUSED, STUCK, UNDETECTED
 from faults.tiny_kinds import FULL, Place, run, train
 from transformers import TrainerCallback
@@ -38,8 +38,11 @@ def two_writers(place: Place, reference: Place, chance: random.Random) -> tuple[
     wrote = [run.output / choice.name for run in (reference, other)] if choice else []
     if not any(same_files(choice, path, PATHS_AND_TIMES) for path in wrote):
         return UNDETECTED, f"{choice} is chosen, and neither run wrote it; codes {codes}"
-    if codes == [0, 0]:  # on a fast machine one was at its end before the other began: no two writers at a time
-        return FOUND, ""
+    if codes == [0, 0]:  # on a fast machine one was at its end before the other began, and the later one's files stay
+        last = place.output / f"checkpoint-{STEPS}"
+        met = met_otherwise(place, reference, STEPS) or met_otherwise(second, other, STEPS)
+        whole = any(same_files(last, run.output / last.name, PATHS_AND_TIMES) for run in (reference, other))
+        return (FOUND, "") if whole and not met else (STUCK, f"one run disturbed the other: {met or last}")
     if codes[0] == 0 and (said := differences(place, reference, STEPS)):
         return STUCK, f"the first run was disturbed: {said}"
     return (FOUND, "") if 0 in codes else (STUCK, f"{codes}: {place.said()} / {second.said()}")
