@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.sharding import is_shard
-from hf_recipes.core.tensors import iter_entries
+from hf_recipes.core.tensors import entries_by_name
 
 _OPTIMIZER = "optimizer.pt"
 # What torch, safetensors and PEFT answer to files that are absent, cut short, damaged or another model's.
@@ -106,7 +106,7 @@ def _restore_adapters(model: torch.nn.Module, checkpoint: Path) -> None:
 
 def _restore_whole(model: torch.nn.Module, checkpoint: Path) -> None:
     held = getattr(model, "_orig_mod", model).state_dict()  # the names without torch.compile's wrapper
-    entries = {entry.name: entry for entry in iter_entries(checkpoint)}
+    entries = entries_by_name(checkpoint)
     for name, entry in entries.items():
         if name not in held or tuple(held[name].shape) != entry.shape:
             raise UserError(f"'{checkpoint}' holds '{name}' {list(entry.shape)}, which the model does not have so")

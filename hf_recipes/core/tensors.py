@@ -194,6 +194,11 @@ def iter_entries(directory: Path) -> Iterator[TensorEntry]:
         yield from read_header(file)[0].values()
 
 
+def entries_by_name(directory: Path) -> dict[str, TensorEntry]:
+    """As `iter_entries`, by name; of a name that stands in two files the last."""
+    return {entry.name: entry for entry in iter_entries(directory)}
+
+
 _TORCH_NAMES = {
     "BOOL": "bool",
     "F4": "float4_e2m1fn_x2",

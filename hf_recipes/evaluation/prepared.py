@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError, first_line
-from hf_recipes.core.four_bits import told_misread
+from hf_recipes.core.four_bits import read_rightly
 from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.reading.source_spec import SourceSpec
@@ -142,8 +142,8 @@ def load_causal_lm(name_or_path: str, revision: str | None, dtype: str) -> Any:
         raise UserError(
             f"Model '{name_or_path}' cannot be loaded ({first_line(error)}): put it back or restore access."
         ) from None
-    if (misread := told_misread(model)) is not None:
-        logger.warning("%s: what '%s' answers here is not what it answers on a GPU.", misread, name_or_path)
+    if (misread := read_rightly(model, model.dtype)) is not None:
+        logger.warning("%s: those of '%s' are computed in %s, same values.", misread, name_or_path, dtype)
     return model
 
 

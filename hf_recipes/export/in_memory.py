@@ -22,7 +22,7 @@ from hf_recipes.core.container_memory import free_memory_bytes
 from hf_recipes.core.errors import CheckFailed, UserError
 from hf_recipes.core.log import logger
 from hf_recipes.core.meta_model import named_class
-from hf_recipes.core.tensors import TensorEntry, iter_entries, read_header
+from hf_recipes.core.tensors import TensorEntry, entries_by_name, iter_entries, read_header
 from hf_recipes.export.bases.read import BaseModel
 from hf_recipes.export.soundness import is_finite
 
@@ -84,7 +84,7 @@ def merge_in_memory(
     """
     started = time.perf_counter()
     needed = _check_memory(base, adapter, method)
-    entries = {entry.name: entry for entry in iter_entries(adapter)}
+    entries = entries_by_name(adapter)
     _check_finite(entries.values())
     model, left_out = _load_base(base)
     before, plain = bit_sums(_unique(model)), _logits(model)

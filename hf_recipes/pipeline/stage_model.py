@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.tensors import DamagedFile, TensorEntry, iter_entries
+from hf_recipes.core.tensors import DamagedFile, TensorEntry, entries_by_name
 from hf_recipes.pipeline.cut import Part
 
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -115,7 +115,7 @@ def fill_adapter(model: nn.Module, directory: Path) -> None:
 
 def _entries_of(directory: Path) -> dict[str, TensorEntry]:
     try:
-        return {entry.name: entry for entry in iter_entries(directory)}
+        return entries_by_name(directory)
     except DamagedFile as error:
         raise UserError(f"{error}: fetch the model, or take the checkpoint, once more.") from None
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.core.four_bits import dequantized, misread_layers
+from hf_recipes.core.four_bits import dequantized, misread_layers, read_rightly
 
 BLOCK = 64
 
@@ -56,3 +56,21 @@ def test_layers_whose_product_is_wrong_here_are_found(length):
         {length: 1} if is_wrong else {}
     )
     assert not (is_wrong and length % BLOCK == 0)
+
+
+@pytest.mark.parametrize("length", [32, 64, 96])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_model_read_rightly_computes_with_the_stored_values(length, bias, monkeypatch):
+    from bitsandbytes.nn import Linear4bit
+
+    monkeypatch.setattr("hf_recipes.core.four_bits._is_misread", lambda length: length % BLOCK != 0)  # on every CPU
+    layer = Linear4bit(length, 16, bias=bias, compute_dtype=torch.float32, quant_type="nf4").to("cpu")
+    stored = dequantized(layer.weight.data, layer.weight.quant_state)
+    model = torch.nn.Sequential(torch.nn.Sequential(layer), torch.nn.Linear(16, 4)).eval()
+    told = read_rightly(model, torch.float32)
+    read = model[0][0]
+    assert (told is None, type(read)) == ((True, Linear4bit) if length % BLOCK == 0 else (False, torch.nn.Linear))
+    assert not read.training
+    if told:
+        assert torch.equal(read.weight, stored) and not read.weight.requires_grad
+        assert torch.equal(read.bias, layer.bias) if bias else read.bias is None

@@ -246,7 +246,8 @@ def test_the_verb_judges_the_gate(run, settings, capsys, monkeypatch):
     assert sheet.with_suffix(".key.json").is_file()
 
 
-def test_a_model_that_this_cpu_computes_wrongly_is_told(tiny_model_dir, monkeypatch, caplog):
+def test_a_model_that_this_cpu_would_compute_wrongly_is_read_rightly_and_told(tiny_model_dir, monkeypatch, caplog):
     monkeypatch.setattr("hf_recipes.core.four_bits.misread_layers", lambda model: Counter({96: 3}))
     load_causal_lm(str(tiny_model_dir), None, "float32")
     assert "bitsandbytes computes 3 layers of this model wrongly in 4 bits on this CPU" in caplog.text
+    assert "are computed in float32, same values" in caplog.text

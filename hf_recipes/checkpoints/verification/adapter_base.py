@@ -14,7 +14,7 @@ from hf_recipes.checkpoints.verification.findings import Findings
 from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 from hf_recipes.checkpoints.verification.tokenizer_fit import embedding_rows
 from hf_recipes.core.bounded_json import parse_json
-from hf_recipes.core.tensors import DamagedFile, iter_entries
+from hf_recipes.core.tensors import DamagedFile, entries_by_name
 
 _PREFIX = "base_model.model."
 _PACKED = ("U8", "I8", "I32")
@@ -85,7 +85,7 @@ def read_base_shapes(base: Path) -> BaseShapes:
     Raises:
         DamagedFile, OSError, ValueError, KeyError: it cannot be read; the message says why.
     """
-    entries = {entry.name: entry for entry in iter_entries(base)}
+    entries = entries_by_name(base)
     shapes = {name: None if entry.dtype in _PACKED else entry.shape for name, entry in entries.items()}
     rows = embedding_rows({name: TensorFacts(entry.dtype, entry.shape) for name, entry in entries.items()})
     return BaseShapes(base, shapes, rows)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_recipes.core.four_bits import read_rightly
 from hf_recipes.core.meta_model import named_class
 from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 
@@ -55,6 +56,7 @@ def load_plain(
         directory, config=config, output_loading_info=True, trust_remote_code=False, **given
     )
     if stored or quantization:
+        read_rightly(model, torch.float32)
         _compute_in_fp32(model)
     else:
         model.to(device_name())

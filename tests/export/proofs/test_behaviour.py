@@ -18,6 +18,7 @@ from hf_recipes.export.bases.trained_quantization import TrainedQuantization
 from hf_recipes.export.merge import merge_adapter
 from hf_recipes.export.plan import plan_merge
 from hf_recipes.export.proofs.behaviour import _plain, compare, compare_merged
+from hf_recipes.export.proofs.live_models import load_plain
 from hf_recipes.export.proofs.logits import compare_logits
 from hf_recipes.export.proofs.rounding import rounded_tensors
 from hf_recipes.export.proofs.verdict import lines, problems
@@ -197,6 +198,23 @@ def test_samples_prompts_and_the_quantised_base_are_told(chat_base, lora, good):
     # What four bits lose is more than what bf16 does, and is told without being held against the merge.
     assert result["as_trained"]["kl_mean"] > 10 * result["kl_mean"]
     assert problems(result, "bf16") == []
+
+
+def test_the_quantised_side_computes_with_the_stored_values_on_every_cpu(chat_base):
+    """The definition: each value is its code's times the largest absolute value of its block."""
+    from bitsandbytes.functional import quantize_4bit
+
+    facts = {"architectures": ["LlamaForCausalLM"]}
+    model, _ = load_plain(chat_base, facts, TrainedQuantization(**{**NF4, "double": False}))
+    for name, weight in tensors_of(chat_base).items():
+        if "_proj" in name:
+            packed, state = quantize_4bit(weight, quant_type="nf4")
+            codes = torch.stack([packed.reshape(-1) >> 4, packed.reshape(-1) & 15], 1).reshape(-1).long()
+            value = (state.code[codes] * state.absmax.repeat_interleave(64)).reshape(weight.shape)
+            layer = model.get_submodule(name.removesuffix(".weight"))
+            with torch.no_grad():
+                computed = layer(torch.eye(weight.shape[1])).T
+            torch.testing.assert_close(computed, value, rtol=2**-8, atol=0)  # some kernels round to bf16 first
 
 
 @pytest.mark.trials
