@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, is_nothing, names_of, none, same, taken
-from hf_recipes.convert.places import not_found
+from hf_recipes.convert.places import files_of, not_found
 from hf_recipes.core.errors import UserError
+from hf_recipes.data.reading.source_spec import BUILDERS
 
 # Their prompt strategy → our format, and the columns it reads where they are not ours.
 _ALPACA: dict[str, dict[str, str]] = {
@@ -23,7 +24,6 @@ _ALPACA: dict[str, dict[str, str]] = {
     "oasst": {"instruction": "INSTRUCTION", "output": "RESPONSE"},
     "summarizetldr": {"instruction": "article", "output": "summary"},
 }
-_BUILDERS = ("json", "csv", "parquet", "arrow", "text")
 _TRAINING_FIELDS = ("loss_weight", "weight", "train", "training", "loss", "loss_scale")
 _WORDS = {"role": ("role", "from"), "content": ("content", "value")}
 _PROMPTS_OF_ITS_OWN = (
@@ -119,26 +119,22 @@ _LACKING = {
 
 def _path(value: Any, entry: Mapping[str, Any], config: Config) -> Answer:
     name, files = str(value), entry.get("data_files")
-    if name in _BUILDERS:
+    if name in BUILDERS:
         if not files:
             raise UserError(f"{config.path}: the data's path '{name}' needs data_files: name the file itself.")
-        return taken({"paths": [config.find(file) or file for file in _files(files)]}, "data_files are the paths here")
+        return files_of(files, config)
     found = config.find(name)
     return taken({"path": found or name}, "" if found else not_found(name))
 
 
-def _files(files: Any) -> list[str]:
-    return [str(file) for file in (files if isinstance(files, list) else [files])]
-
-
 def _data_files(value: Any, entry: Mapping[str, Any], config: Config) -> Answer:
-    if str(entry["path"]) in _BUILDERS:
+    if str(entry["path"]) in BUILDERS:
         return same("told with path")
-    return taken({"data_files": _files(value)})
+    return taken({"data_files": [str(file) for file in (value if isinstance(value, list) else [value])]})
 
 
 def _split(value: Any, entry: Mapping[str, Any], config: Config) -> Answer:
-    local = str(entry["path"]) in _BUILDERS or config.find(str(entry["path"])) is not None
+    local = str(entry["path"]) in BUILDERS or config.find(str(entry["path"])) is not None
     if not local:
         return taken({"split": str(value)})
     return same("a file has but one") if value == "train" else none("a file is read whole: cut it beforehand")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
+from hf_recipes.convert.answers import Answer, Config, taken
 from hf_recipes.core.files import read_json
+from hf_recipes.data.reading.source_spec import BUILDERS
 
 
 def finder(config: Path, recipe: Path) -> Callable[[str], str | None]:
@@ -58,7 +60,15 @@ def locate(name: str, config: Path) -> Path | None:
     return next((folder / given for folder in folders if (folder / given).exists()), None)
 
 
+def files_of(data_files: Any, config: Config) -> Answer:
+    """The ``paths`` of a source that names a reader (``path: json``) and its ``data_files``, one or several."""
+    names = [str(file) for file in (data_files if isinstance(data_files, list) else [data_files])]
+    return taken({"paths": [config.find(name) or name for name in names]}, "data_files are the paths here")
+
+
 def not_found(name: str) -> str:
     """What is told of a source that lies neither here nor beside the file."""
+    if name in BUILDERS:
+        return "a kind of file, not data: name the file itself"
     looks_local = name.startswith((".", "/", "~")) or PurePath(name).suffix in (".json", ".jsonl", ".csv", ".parquet")
     return "not found on this disk: put it there, or mend the path" if looks_local else "taken as a name on the Hub"

@@ -24,9 +24,10 @@ from hf_recipes.convert.answers import (
 )
 from hf_recipes.convert.common_rules import dora, held_out, only_where
 from hf_recipes.convert.engine import Default, Tool
-from hf_recipes.convert.places import not_found
+from hf_recipes.convert.places import files_of, not_found
 from hf_recipes.convert.trainer_keys import SPEED_ONLY, no_evaluation, trainer_rules
 from hf_recipes.core.errors import UserError
+from hf_recipes.data.reading.source_spec import BUILDERS
 
 
 def _method(config: Config) -> str:
@@ -81,23 +82,30 @@ def _datasets(value: Any, config: Config) -> Answer:
     parts, sources = [], []
     for index, entry in enumerate(value if isinstance(value, list) else [value]):
         item = entry if isinstance(entry, dict) else {"path": entry}
-        inner = tuple((key, _part(key, said, config)) for key, said in item.items())
+        inner = tuple((key, _part(key, item, config)) for key in item)
         source: dict[str, Any] = {}
         for _, part in inner:
             source |= part.recipe
-        if "path" not in source:
+        if not source.keys() & {"path", "paths"}:
             raise UserError(f"{config.path}: entry {index + 1} of datasets has no path: name a file or Hub data set.")
-        sources.append(source)
+        paths = source.pop("paths", None) or [source["path"]]
+        sources += [{**source, "path": path} for path in paths]
         parts.append((f"[{index}]", Answer("taken", {}, "", inner)))
     return Answer("taken", {"datasets": sources}, "", tuple(parts))
 
 
-def _part(key: str, value: Any, config: Config) -> Answer:
+def _part(key: str, entry: Mapping[str, Any], config: Config) -> Answer:
+    value, files = entry[key], entry.get("data_files")
+    reads_files = entry.get("path") in BUILDERS and files and not isinstance(files, dict)
     if value is None:
         return same("empty, as if absent")
+    if key == "path" and reads_files:
+        return files_of(files, config)
     if key == "path":
         found = config.find(str(value))
         return taken({"path": found or str(value)}, "" if found else not_found(str(value)))
+    if key == "data_files" and reads_files:
+        return same("told with path")
     if key in ("name", "split"):
         return same("as here") if value == "train" else taken({key: str(value)})
     if key == "data_files" and not isinstance(value, dict):

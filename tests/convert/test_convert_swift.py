@@ -119,3 +119,14 @@ def test_trl_defaults_that_change_what_is_learned_are_written_down():
 def test_a_trl_key_means_the_same_here(values, expected):
     recipe = trl(**values).values
     assert {key: recipe.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("files", ["a.jsonl", ["a.jsonl", "b.jsonl"]])
+def test_a_reader_of_trl_with_files_becomes_the_files(files):
+    conversion = trl(datasets=[{"path": "json", "data_files": files, "split": "train"}])
+    names = files if isinstance(files, list) else [files]
+    assert conversion.values["datasets"] == [{"path": name} for name in names]
+
+
+def test_a_reader_of_trl_without_files_is_told():
+    assert became(trl(dataset_name="json"), "dataset_name").note == "a kind of file, not data: name the file itself"

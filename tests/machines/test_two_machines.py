@@ -3,6 +3,7 @@ what is said when a machine is not there, dies, is cut off, or has other data.""
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -98,7 +99,8 @@ def test_a_frozen_rank_is_named_with_its_machine_and_step_and_the_run_ends(two, 
     (alarm,) = job.alarms("silent")
     assert alarm["ranks"] == [1]
     assert alarm["message"].startswith("Rank 1 on node1 has sent no heartbeat for")
-    assert f"last seen at step {alarm['step']}" in alarm["message"]
+    seen = re.search(r"last seen at step (\d+)", alarm["message"])
+    assert seen and alarm["step"] - 2 <= int(seen[1]) <= alarm["step"]  # its last beats may not have left it
     assert processes[0].wait(timeout=600) == 1
     assert job.status()["code"] == 1
     assert "Rank 1 on node1" in job.status()["sentence"]

@@ -15,6 +15,10 @@ from hf_recipes.data.reading.readers import READERS, ending
 ROLES = ("domain", "general")
 
 
+# What `datasets.load_dataset` takes for a reader of files, not for data: without files it reads all where one stands.
+BUILDERS = ("json", "csv", "parquet", "arrow", "text")
+
+
 ROW_FIELDS = ("group_by", "stratify_by", "balance_by")
 
 
@@ -121,6 +125,8 @@ def _check_values(given: Mapping[str, Any], where: str) -> None:
     files = given.get("data_files", ())
     if not isinstance(files, (str, list, tuple)) or not all(isinstance(file, str) for file in files):
         raise UserError(f"{where}: data_files must be a file name or a list of them, not {files!r}.")
+    if path in BUILDERS and not files and not Path(path).exists():
+        raise UserError(f"{where}: '{path}' is a kind of file, not data: give the file itself, as in path: my.jsonl.")
     _check_columns(given.get("columns", {}), where)
     eval_share = given.get("eval_share", 0)
     if isinstance(eval_share, bool) or not isinstance(eval_share, (int, float)) or not 0 <= eval_share <= 1:

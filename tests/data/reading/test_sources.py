@@ -33,6 +33,7 @@ from hf_recipes.data.reading.sources import (
         ({"path": "x", "role": "general", "weight": 0}, "weight must be a number above 0"),
         ({"path": "x", "weight": 2.0}, "weight shares out general rows only"),
         ({"path": "x", "data_files": 3}, "data_files must be"),
+        ({"path": "json"}, "'json' is a kind of file, not data"),
         ({"path": "x", "eval_share": 1.5}, "eval_share must be a number from 0 to 1"),
         ({"path": "x", "eval_share": True}, "eval_share must be a number from 0 to 1"),
         ({"path": "x", "group_by": ["a"]}, "group_by must be a name, not"),
