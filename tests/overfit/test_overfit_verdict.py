@@ -221,6 +221,14 @@ def test_a_certain_fault_stands_before_a_suspicion():
     assert ["follow the inputs" in cause.what for cause in judge(evidence).causes] == [True, False]
 
 
+def test_the_rate_of_a_trial_run_of_a_few_steps_is_judged_as_that_of_thirty():
+    """2e-4 · 358 · 2 / 2 = 0.07 nats, 4 % of the way here; of 1e-5 0.004 in 2 steps and 0.05 in 30; of 1e-8 nothing."""
+    by_rate = {rate: judge(at_rate(rate, planned_steps=2)) for rate in (2e-4, 1e-5, 1e-8)}
+    assert [verdict.status for verdict in by_rate.values()] == ["passed", "passed", "failed"]
+    assert "2 steps at it can take about 3.6e-06 nats" in by_rate[1e-8].causes[0].what
+    assert judge(at_rate(1e-5, planned_steps=60)).status == "passed"
+
+
 @FEW
 @given(st.floats(1e-9, 1e-1), st.integers(1, 10**6))
 def test_more_steps_or_a_higher_rate_never_make_it_too_small(rate, steps):

@@ -13,6 +13,7 @@ from hf_recipes.training.overfit.passes import Passes
 _LEAST_FALL = 0.05  # of the way from start to floor; less is not learning
 _LEAST_STEPS = 3
 _RATE_SHARE = 0.02  # of that way, over the whole run
+_TRIAL_STEPS = 30  # a run of fewer is a trial run, whose rate is judged as that of one so long
 _RUIN_NATS = 1.0
 _THROWN = 3.0  # times their own length: where two steps take the trained weights, and the loss is none the better
 _LOST_SHARE = 0.01
@@ -117,22 +118,22 @@ def _rate_idles(evidence: Evidence) -> Iterator[Cause]:
         yield Cause(
             "learning_rate",
             f"learning_rate {rate.passes.learning_rate:g} is too small: {rate.planned_steps} steps at it can take "
-            f"about {_fall(evidence):.2g} nats off a loss of {rate.passes.losses[0]:.2f}{own}",
+            f"about {_fall(evidence, rate.planned_steps):.2g} nats off a loss of {rate.passes.losses[0]:.2f}{own}",
             "raise learning_rate (usual: 2e-5 for full, 2e-4 for LoRA)",
         )
 
 
-def _fall(evidence: Evidence) -> float:
-    """What the run's steps can take off the loss, to first order, at a rate that is half the peak on average."""
+def _fall(evidence: Evidence, steps: int) -> float:
+    """What so many steps can take off the loss, to first order, at a rate that is half the peak on average."""
     assert evidence.rate and evidence.gradients
-    return evidence.rate.passes.learning_rate * evidence.gradients.absolute_sum * evidence.rate.planned_steps / 2
+    return evidence.rate.passes.learning_rate * evidence.gradients.absolute_sum * steps / 2
 
 
 def _reach(evidence: Evidence) -> float:
-    """`_fall` as a share of the way from the start to the floor."""
-    assert evidence.rate
+    """`_fall` of the run's steps as a share of the way from the start to the floor."""
+    assert evidence.rate and evidence.rate.planned_steps
     way = evidence.rate.passes.losses[0] - evidence.floor
-    return _fall(evidence) / way if way > MARGIN_NATS else 1.0
+    return _fall(evidence, max(evidence.rate.planned_steps, _TRIAL_STEPS)) / way if way > MARGIN_NATS else 1.0
 
 
 def learns_nothing(evidence: Evidence) -> Iterator[Cause]:
