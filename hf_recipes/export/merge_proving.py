@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.core.dtypes import SHORT_NAMES
+from hf_recipes.core.log import logger
 from hf_recipes.export.merge_inputs import MergeInputs
 from hf_recipes.export.merge_order import MergeOrder
 from hf_recipes.export.merge_writing import Written
@@ -23,10 +25,14 @@ def prove(order: MergeOrder, inputs: MergeInputs, staging: Path, written: Writte
 
     adapter, base = inputs.places[0], inputs.base.directory
     if inputs.plan:
+        from hf_recipes.export.proofs.kept_update import thinned
         from hf_recipes.export.proofs.tensors import prove_tensors
 
         with progress(inputs.plan.nbytes, "proving") as bar:
             written.proof["tensors"] = prove_tensors(inputs.plan, staging, threads=order.threads, progress=bar)
+        if told := thinned(written.proof["tensors"]["update_kept"], SHORT_NAMES[order.dtype]):
+            written.notices.append(f"R{told[1:]}.")
+            logger.warning("%s", written.notices[-1])
     written.proof["companions"] = prove_companions(staging, adapter, base, inputs.end_tokens)
     if order.proof == "logits":
         written.proof["logits"] = _compare_logits(order, inputs, staging, written)
@@ -42,6 +48,7 @@ def _compare_logits(order: MergeOrder, inputs: MergeInputs, staging: Path, writt
         inputs.base.directory,
         staging,
         dtype=order.dtype,
+        update_kept=written.proof.get("tensors", {}).get("update_kept"),
         rounded=rounded_tensors(inputs.plan) if inputs.plan else None,
         rows=order.rows,
         labels=order.labels,

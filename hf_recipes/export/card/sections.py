@@ -9,6 +9,7 @@ import yaml
 
 from hf_recipes.export.card.facts import CardFacts
 from hf_recipes.export.card.markdown import code, number, plain, table
+from hf_recipes.export.proofs.kept_update import thinned
 
 _METHODS = {
     "full": "all weights trained",
@@ -247,6 +248,9 @@ def merge(facts: CardFacts) -> str:
             f"Read again after writing: {number(tensors.get('copied', 0))} tensors as in the base to the byte, "
             f"{number(tensors.get('recomputed', 0))} recomputed, {exact}."
         )
+        kept = tensors.get("update_kept")
+        if isinstance(kept, (int, float)) and (told := thinned(kept, str(report.get("dtype")))):
+            lines.append(f"R{told[1:]}.")
     if logits := _dict(proof.get("logits")):
         lines.append(
             f"Against the live adapter on {number(logits.get('positions'))} positions: mean KL "

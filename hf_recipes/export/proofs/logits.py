@@ -33,6 +33,7 @@ def compare_logits(
     merged: Path,
     *,
     dtype: str = "bfloat16",
+    update_kept: float | None = None,
     rounded: Mapping[str, Sequence[int] | None] | None = None,
     rows: Rows = (),
     labels: Rows = (),
@@ -53,6 +54,7 @@ def compare_logits(
         base: the directory of the base, as it was read for the merge.
         merged: the directory to prove; prompts are rendered by its chat template.
         dtype: torch's name of the dtype it was rounded to.
+        update_kept: the share of the update that rounding left (`proofs.kept_update`); None where not measured.
         rounded: the tensors that were rounded (`proofs.rounding.rounded_tensors`); None for all.
         rows: samples of the training's data, token ids; long ones are cut.
         labels: of the rows, −100 for what was not learned: the loss that is told leaves that out.
@@ -66,9 +68,9 @@ def compare_logits(
     Returns:
         `positions`, `kl_mean`, `kl_max` (nats, merged from adapter), `max_abs_difference`, `rms_difference` (logits),
         `top1_agreement`; `floor` and `effect` with the same numbers for rounding and for the adapter against its base;
-        `update_share` (1: all of the adapter's effect); `as_trained` likewise or None; `prompts`, `samples` (counts),
-        `loss` by side; `same_generations`, `generations`; `missing_keys`, `unexpected_keys`, `tokenizer` (problems),
-        `device`, `dtype`, `meaning`, `notices`, `seconds`.
+        `update_share` (1: all of the adapter's effect), `update_kept` as given; `as_trained` likewise or None;
+        `prompts`, `samples` (counts), `loss` by side; `same_generations`, `generations`; `missing_keys`,
+        `unexpected_keys`, `tokenizer` (problems), `device`, `dtype`, `meaning`, `notices`, `seconds`.
 
     Raises:
         UserError: several adapters, or a weight, of a kind that PEFT cannot run side by side.
@@ -95,6 +97,7 @@ def compare_logits(
             "seed": seed,
         }
     )
+    result["update_kept"] = update_kept
     if found := problems(result, dtype):
         raise CheckFailed(f"the merged model is not the adapter's: {'; '.join(found)}; no output was left")
     notices = _notices(result)

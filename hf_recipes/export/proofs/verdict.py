@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_recipes.core.dtypes import SHORT_NAMES
+from hf_recipes.export.proofs.kept_update import thinned
+
 if TYPE_CHECKING:
     from hf_recipes.export.proofs.divergence import Distance
 
@@ -50,10 +53,18 @@ def share_bound(result: Mapping[str, Any]) -> float | None:
     """How far `update_share` may be from 1; None when the adapter does nothing, so that no share can be told.
 
     Rounding has a projection on the adapter's effect of at most its own length over the effect's (Cauchy–Schwarz); it
-    points in no direction, and a third of that is the most that healthy merges measure.
+    points in no direction, and a third of that is the most that healthy merges measure. Where it thinned out the update
+    itself, up to that much of the effect is gone too: the small changes, which do the least.
     """
     effect = float(result["effect"]["rms_difference"])
-    return MAX_SHARE_ERROR + float(result["floor"]["largest_rms_difference"]) / effect if effect else None
+    if not effect:
+        return None
+    return MAX_SHARE_ERROR + float(result["floor"]["largest_rms_difference"]) / effect + _thinned_out(result)
+
+
+def _thinned_out(result: Mapping[str, Any]) -> float:
+    kept = result.get("update_kept")
+    return 0.0 if kept is None else max(0.0, 1.0 - kept)
 
 
 def problems(result: Mapping[str, Any], dtype: str) -> list[str]:
@@ -74,13 +85,16 @@ def problems(result: Mapping[str, Any], dtype: str) -> list[str]:
     measured, floor = result["kl_mean"], result["floor"]
     if measured is None or floor["kl_mean"] is None:
         return [*found, "its logits hold NaN or Inf"]
-    bound = kl_bound(floor)
+    gone = _thinned_out(result) ** 2  # of KL, which goes by the square of what is lacking of the effect
+    bound = kl_bound(floor) + gone * float(result["effect"]["kl_mean"])
     if not measured <= bound:
         found.append(
             f"mean KL {measured:.3g} nats, where rounding to {dtype} costs {floor['kl_mean']:.3g} and {bound:.3g} are "
             "allowed"
         )
-    worst = MAX_FLOORS_AT_WORST * (float(floor["kl_max"]) + ARITHMETIC_KL_NATS)
+    worst = MAX_FLOORS_AT_WORST * (
+        float(floor["kl_max"]) + ARITHMETIC_KL_NATS + gone * float(result["effect"]["kl_max"])
+    )
     if not result["kl_max"] <= worst:
         found.append(
             f"KL {result['kl_max']:.3g} nats at the worst position, where rounding costs {floor['kl_max']:.3g} and "
@@ -89,6 +103,8 @@ def problems(result: Mapping[str, Any], dtype: str) -> list[str]:
     room, share = share_bound(result), result["update_share"]
     if room is not None and not (share is not None and abs(share - 1) <= room):
         found.append(f"it does {_percent(share)} of what the adapter does to the base, ± {room:.2%} are allowed")
+    if found and (thin := thinned(result.get("update_kept"), SHORT_NAMES.get(dtype, dtype))):
+        found.append(thin)
     return found
 
 

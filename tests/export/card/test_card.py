@@ -95,6 +95,14 @@ def make_form(run, name, **config):
     return form
 
 
+@pytest.mark.parametrize(("kept", "told"), [(0.62, True), (0.999, False), (None, False)])
+def test_a_merged_model_s_card_says_what_rounding_took_from_the_update(run, kept, told):
+    form = make_form(run, "merged-bf16", model_type="llama")
+    proof = {"tensors": {**MERGE["proof"]["tensors"], "update_kept": kept}}
+    (form / "hf_recipes_merge.json").write_text(json.dumps({**MERGE, "proof": proof}))
+    assert ("Rounding to bf16 keeps 62% of the update" in str(ModelCard.load(write_model_card(run, form)))) is told
+
+
 def test_an_adapter_s_card_tells_the_run(run):
     card = ModelCard.load(write_model_card(run, run / "adapter"))
     assert card.data.base_model == RECIPE["model_name_or_path"]

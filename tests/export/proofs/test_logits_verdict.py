@@ -50,6 +50,16 @@ def test_each_fault_has_its_sentence(spoilt, message):
     assert message.replace(".lm", "(lm") in problem
 
 
+def test_what_rounding_thinned_out_of_the_update_is_allowed_and_told_where_more_is_wrong():
+    assert problems(result(share=0.9, update_kept=0.62), "bfloat16") == []
+    assert problems(result(kl=1e-3, update_kept=0.62), "bfloat16") == []  # 0.38² · 1e-2 = 1.4e-3 nats
+    assert len(problems(result(kl=1e-3, share=0.9), "bfloat16")) == 3  # mean, worst and share
+    *found, why = problems(result(share=0.5, update_kept=0.62), "bfloat16")
+    assert "50.00% of what the adapter does to the base, ± 40.20%" in found[0]
+    assert "rounding to bf16 keeps 62% of the update" in why and "fp16" in why
+    assert len(problems(result(share=0.5, update_kept=0.99), "bf16")) == 1
+
+
 def test_an_adapter_weaker_than_rounding_cannot_be_told_from_none():
     assert "cannot tell the merged model from the base" in str(blind_spot(result(effect=2e-5)))
     assert blind_spot(result()) is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
-from export_helpers import save_adapter, tensors_of
-from safetensors.torch import save_file
+from export_helpers import save_adapter, save_base, tensors_of
+from safetensors.torch import load_file, save_file
 
 from hf_recipes.core.errors import CheckFailed
 from hf_recipes.export.adapter import read_adapter
@@ -90,3 +92,33 @@ def test_a_cut_file_is_found(merged):
     file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(CheckFailed, match="cannot be read again"):
         prove_tensors(plan, directory)
+
+
+def test_a_weak_adapter_is_told_how_much_of_it_rounding_leaves(tmp_path, caplog):
+    base = save_base(tmp_path / "base16", dtype=torch.bfloat16)
+    adapter = save_adapter(tmp_path / "adapter", base, target_modules=["q_proj", "v_proj"])
+
+    def merge(adapter, dtype):
+        return merge_adapter(adapter, output=tmp_path / f"{adapter.name}-{dtype}", dtype=dtype)
+
+    strong = merge(adapter, "bf16")
+    assert strong.proof["tensors"]["update_kept"] > 0.99 and not any("keeps" in told for told in strong.notices)
+    weak = tmp_path / "weak"
+    shutil.copytree(adapter, weak)
+    state = load_file(weak / "adapter_model.safetensors")
+    save_file(
+        {name: value / 1000 if "lora_B" in name else value for name, value in state.items()},
+        weak / "adapter_model.safetensors",
+        metadata={"format": "pt"},
+    )
+    report = merge(weak, "bf16")
+    original, rounded = load_file(base / "model.safetensors"), load_file(report.output / "model.safetensors")
+    wide = load_file(merge(weak, "fp32").output / "model.safetensors")
+    along = squared = 0.0
+    for name, exact in wide.items():
+        update = (exact - original[name].float()).double()
+        along += float(((rounded[name].float() - original[name].float()).double() * update).sum())
+        squared += float(update.square().sum())
+    assert report.proof["tensors"]["update_kept"] == pytest.approx(along / squared, rel=1e-3) and along < 0.95 * squared
+    assert f"Rounding to bf16 keeps {along / squared:.0%} of the update" in caplog.text
+    assert any("merge to fp16" in told for told in report.notices)
