@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save
 
 from hf_recipes.callbacks.find_rows import DatasetRow, Piece, find_rows, piece_of
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import json_safe, write_text
+from hf_recipes.core.files import json_safe, staged_beside, write_text
 
 DIRECTORY = "bad_batches"
 _SEARCH_SECONDS = 60.0  # the other ranks wait meanwhile
@@ -85,7 +84,7 @@ def _on_one_line(match: re.Match[str]) -> str:
 
 
 def _write_bytes(file: Path, data: bytes) -> None:
-    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    staged = staged_beside(file)
     try:
         staged.write_bytes(data)
         staged.replace(file)

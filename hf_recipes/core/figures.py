@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
+
+from hf_recipes.core.files import staged_beside
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -24,7 +25,7 @@ def save_figure(figure: Any, path: Path) -> None:
     Raises:
         OSError: it names `path`; nothing half-written is left.
     """
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    staged = staged_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(staged, format="png")

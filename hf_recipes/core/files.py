@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,12 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def staged_beside(path: Path, ending: str = "tmp") -> Path:
+    """A hidden name beside `path` that no other writer takes, to be renamed to it. Process ids would not do: they are
+    the same in two containers that share a directory."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.{ending}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` so that a reader, or a machine that loses power, sees the old file or the new one, never half.
 
@@ -40,7 +45,7 @@ def write_text(path: Path, text: str) -> None:
     """
     refuse_to_write(path)
     path = path.resolve() if path.is_symlink() else path
-    staged = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    staged = staged_beside(path)
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             path.write_text(text, encoding="utf-8")

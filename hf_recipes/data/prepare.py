@@ -6,7 +6,6 @@ by which it is chosen. What is on disk is found again by content, settings and t
 
 from __future__ import annotations
 
-import os
 import tempfile
 import zipfile
 import zlib
@@ -19,7 +18,7 @@ import numpy as np
 
 from hf_recipes.core.cache import data_cache_directory
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import read_json, write_json
+from hf_recipes.core.files import read_json, staged_beside, write_json
 from hf_recipes.core.log import logger, recorded
 from hf_recipes.data.choosing.samples import PreparedSource, Samples
 from hf_recipes.data.choosing.selection import select_samples
@@ -168,7 +167,7 @@ def _select(samples: Samples, maker: Maker, directory: Path, key: str) -> None:
     with recorded() as told, tempfile.TemporaryDirectory(dir=directory) as work_directory:
         selection = select_samples(samples, maker.settings, Path(work_directory))
         end_of_turn = end_of_turn_facts(maker.encoder, [source.format for source in samples.sources])
-    staged = directory / f".samples.{os.getpid()}.npz"
+    staged = staged_beside(directory / "samples.npz", "npz")
     np.savez(staged, train=selection.train, eval=selection.eval)
     staged.replace(directory / "samples.npz")
     report = selection_report(samples, selection, maker.settings)

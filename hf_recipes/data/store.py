@@ -8,7 +8,6 @@ time writes the same bytes.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from hf_recipes.core.files import read_json, write_json
+from hf_recipes.core.files import read_json, staged_beside, write_json
 from hf_recipes.data.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class BlockStore:
     def write(self, number: int, batches: Iterable[pa.RecordBatch], account: BlockAccount) -> None:
         """Write a block: its samples, then its account."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        staged = self.directory / f".{number:06d}.{os.getpid()}.tmp"
+        staged = staged_beside(self._samples(number))
         try:
             with pa.OSFile(str(staged), "wb") as file, pa.ipc.new_stream(file, SCHEMA) as writer:
                 for batch in batches:

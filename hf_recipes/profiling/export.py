@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import staged_beside
 from hf_recipes.profiling.trace import Trace, read_trace
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -22,7 +23,7 @@ def staging_path(kept: Path | None, scratch: Path) -> Path:
     if kept is None or (kept.exists() and not kept.is_file()):
         return scratch
     kept = kept.resolve()
-    return kept.with_name(f".{kept.name}.{os.getpid()}.json")
+    return staged_beside(kept, "json")
 
 
 def export_trace(profiler: Any, staged: Path, kept: Path | None) -> Trace:

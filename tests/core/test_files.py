@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_recipes.core.files import json_safe, read_json, sha256_of_file, write_json, write_text
+from hf_recipes.core.files import json_safe, read_json, sha256_of_file, staged_beside, write_json, write_text
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -125,3 +125,11 @@ def test_a_failed_write_leaves_no_staged_file_and_names_the_file(tmp_path, monke
         write_text(tmp_path / "page.html", "text")
     assert error.value.filename == str(tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_with_the_same_process_id_take_different_names(tmp_path, monkeypatch):
+    """As two containers do that share a directory."""
+    monkeypatch.setattr("os.getpid", lambda: 2)
+    names = {staged_beside(tmp_path / "blocks.arrow").name for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith(".blocks.arrow.") and name.endswith(".tmp") for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,10 +69,10 @@ class Sources:
 def temporary_place(output: Path) -> Iterator[Path]:
     """A hidden directory beside the forms, removed in the end; those that killed exports left are removed first."""
     output.mkdir(parents=True, exist_ok=True)
-    for left in output.glob(".sources.*.tmp"):
-        if not _runs(left.name.split(".")[2]):
+    for left in output.glob(f".sources.{platform.node()}.*.tmp"):
+        if not _runs(left.name.split(".")[-2]):
             shutil.rmtree(left, ignore_errors=True)
-    place = output / f".sources.{os.getpid()}.tmp"
+    place = output / f".sources.{platform.node()}.{os.getpid()}.tmp"
     place.mkdir()
     try:
         yield place

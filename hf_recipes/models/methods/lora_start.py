@@ -12,7 +12,6 @@ conversion drops DoRA's magnitudes and `modules_to_save`, and cannot do rsLoRA w
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import read_json, write_json
+from hf_recipes.core.files import read_json, staged_beside, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import from_main
 from hf_recipes.core.wrapped import body_of
@@ -304,7 +303,7 @@ def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    staged = staged_beside(file)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, staged, metadata={"format": "pt"})
     staged.replace(file)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import sys
 
@@ -127,7 +128,8 @@ def test_other_forms_are_made_from_the_dtype_that_keeps_the_bases_values(tmp_pat
 
 
 def test_what_killed_exports_left_is_removed_and_what_others_use_is_not(tmp_path):
-    dead, alive = tmp_path / ".sources.999999999.tmp", tmp_path / f".sources.{os.getppid()}.tmp"
+    mine = f".sources.{platform.node()}"
+    dead, alive = tmp_path / f"{mine}.999999999.tmp", tmp_path / f"{mine}.{os.getppid()}.tmp"
     for place in (dead, alive):
         (place / "merged-bf16").mkdir(parents=True)
     with temporary_place(tmp_path) as place:
