@@ -20,7 +20,7 @@ ALLOWED = {
     "doctor": frozenset(("core", "callbacks", "report")),
     "evaluation": frozenset(("core", "data")),  # one way to read rows
     "metrics": frozenset(("core", "evaluation")),  # the judges, as `evaluate.Metric`s
-    "convert": frozenset(("core", "recipe")),
+    "convert": frozenset(("core", "data", "recipe")),  # which names are of data is told by data/
     "training": ALONE | {"core", "checkpoints", "doctor", "evaluation"},  # composes them
     # These stand on training/, as the verbs do.
     "profiling": ALONE | {"core", "checkpoints", "evaluation", "training"},

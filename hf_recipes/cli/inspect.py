@@ -56,9 +56,11 @@ def run(options: argparse.Namespace) -> int:
     from hf_recipes.cli.launching import check_evaluation
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.classifier_recipe import check_no_classifier
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    check_no_classifier(recipe, "inspect")
     check_evaluation(recipe)
     inspection = inspect_recipe(recipe, batches)
     if page is not None:

@@ -67,6 +67,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.callbacks.config import WatchConfig
     from hf_recipes.models.attention import check_attention
     from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.classifier_recipe import check_no_classifier
     from hf_recipes.training.launch import launch
     from hf_recipes.training.machines import place_of
     from hf_recipes.training.on_finish import run_on_finish
@@ -81,6 +82,7 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     check_attention(recipe.get("attn_implementation"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     if module == "hf_recipes.sft":
+        check_no_classifier(recipe, "sft")
         check_evaluation(recipe)
     _tell_foreign_evaluation(recipe)
     machine = place_of(vars(options), options.config_file)

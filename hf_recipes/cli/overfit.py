@@ -39,9 +39,11 @@ def run(options: argparse.Namespace) -> int:
     require_recipe(options.config)
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.classifier_recipe import check_no_classifier
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    check_no_classifier(recipe, "overfit")
     with tempfile.TemporaryDirectory(prefix="hf_recipes_overfit_") as scratch, redirect_stdout(sys.stderr):
         result = overfit_recipe(recipe, scratch)
     print(_as_json(result) if options.json else _as_text(result))

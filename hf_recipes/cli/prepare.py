@@ -32,11 +32,13 @@ def run(options: argparse.Namespace) -> int:
     shard = parse_shard(options.shard) if options.shard is not None else None
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.classifier_recipe import check_no_classifier
 
     recipe = load_recipe(options.config, options.recipe_keys)
     if recipe.get("streaming"):
         raise UserError("streaming: true prepares while it trains, so there is nothing to do ahead: remove the key.")
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
+    check_no_classifier(recipe, "prepare")
 
     from hf_recipes.data.prepare import prepare_data, prepare_shard
     from hf_recipes.data.report import report_table

@@ -15,7 +15,7 @@ from hf_recipes.cli.flags import refuse_misspelt_flags, require_recipe
 from hf_recipes.core.errors import UserError
 
 if TYPE_CHECKING:
-    from hf_recipes.recipe.resolve import Recipe
+    pass
 
 HELP = """Run a few real steps of a recipe and show where their time and memory go: data, forward, loss, backward,
 optimizer, communication; tokens a second, MFU, the dtypes matrix products really ran in, the operators that take most
@@ -48,13 +48,11 @@ def run(options: argparse.Namespace) -> int:
     output, trace = _free_directory(options.output), _trace_path(options.trace)
     from hf_recipes.data.check import check_sources
     from hf_recipes.recipe.resolve import load_recipe
+    from hf_recipes.training.classifier_recipe import check_no_classifier
 
     recipe = load_recipe(options.config, options.recipe_keys)
     check_sources(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
-    if way_out := _out_of_classification(recipe):
-        raise UserError(
-            f"Recipe '{recipe.name}' trains a classifier, and profile measures language models only: {way_out}."
-        )
+    check_no_classifier(recipe, "profile")
     _quiet()
     from hf_recipes.core.files import json_safe, write_json
     from hf_recipes.core.ranks import is_main
@@ -82,22 +80,6 @@ def _step_count(text: str) -> int:
     if count < 1:
         raise UserError(f"--steps: '{text}' is not a number of steps: give a whole number of 1 or more.")
     return count
-
-
-def _out_of_classification(recipe: Recipe) -> str:
-    """What to change in a recipe of `hf-recipes classify`; empty for others. It has that verb's key, or no source names
-    a format and the first rows of all are texts with a label (on the Hub: their columns are named so)."""
-    from hf_recipes.data.classification import are_labelled_texts
-    from hf_recipes.data.reading.sources import as_specs, find_files
-
-    if "max_label_share" in recipe.given:
-        return "max_label_share is a classifier's key, remove it if none is meant"
-    specs = as_specs(recipe.values["datasets"])
-    if any(spec.format != "auto" or (find_files(spec) is None and "label" not in spec.columns) for spec in specs):
-        return ""
-    if not are_labelled_texts([spec for spec in specs if find_files(spec) is not None]):
-        return ""
-    return "its rows have text and label; to train on the text alone, write format: text into its datasets"
 
 
 def _quiet() -> None:

@@ -7,6 +7,7 @@ from hf_recipes.core.ranks import barrier, is_main
 from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.build_run import build_run
+from hf_recipes.training.classifier_recipe import check_no_classifier
 from hf_recipes.training.environment import use_all_cores
 from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.output import recorded_end, write_last_report
@@ -23,6 +24,7 @@ def train(recipe: Recipe) -> RunDirectory:
         UserError: wrong use, on all ranks alike.
         CheckFailed: a watcher stopped the run, or a checkpoint did not verify.
     """
+    check_no_classifier(recipe, "sft")
     if recipe.get("strategy") == "pp":  # no Trainer: the pipeline has a loop of its own
         from hf_recipes.training import pipelined
 

@@ -108,7 +108,7 @@ def classifier(datasets, rows=LABELLED, more=""):
             "[labelled.jsonl]",
             [{"text": row["text"]} for row in LABELLED],
             "max_label_share: 0.9\n",
-            "a classifier's key",
+            "max_label_share is its key",
         ),
     ],
 )
