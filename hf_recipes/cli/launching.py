@@ -186,6 +186,7 @@ def _ranks(options: argparse.Namespace, recipe: Recipe, machine: Machine) -> int
     """Of this machine: by the command line; else its share of what the recipe or accelerate's config file says of all;
     else one."""
     from hf_recipes.core.errors import UserError
+    from hf_recipes.training.room_for_ranks import check_room_for_ranks
     from hf_recipes.training.strategy_file import configured_processes
 
     ranks = options.num_processes
@@ -199,6 +200,7 @@ def _ranks(options: argparse.Namespace, recipe: Recipe, machine: Machine) -> int
         ranks = of_all // machine.count
     if ranks < 1:
         raise UserError(f"--num_processes: {ranks} is not a number of processes: give 1 or more.")
+    check_room_for_ranks(int(ranks))
     return int(ranks)
 
 

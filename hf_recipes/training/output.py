@@ -26,6 +26,7 @@ from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newe
 from hf_recipes.training.same_run import RESTORED, record_of_run
 
 RUNS_ROOT = Path("runs")
+_OF_A_MODEL = ("config.json", "adapter_config.json")
 
 
 def choose_output(recipe: Recipe) -> Path:
@@ -33,14 +34,17 @@ def choose_output(recipe: Recipe) -> Path:
     run (``auto``: its newest unfinished one); else a new ``runs/NAME-TIME``.
 
     Raises:
-        UserError: nothing to resume from, or the directory holds another run, which got further than its checks, and
-            this one does not resume it; with ``exit_code`` 0: ``auto`` finds the run finished.
+        UserError: nothing to resume from; the directory holds a model, or another run, which got further than its
+            checks, and this one does not resume it; with ``exit_code`` 0: ``auto`` finds the run finished.
     """
     request = resume_request(recipe)
     tell_request(recipe, request)
     path = _place(recipe, request)
     if path.is_file():
         raise UserError(f"output_dir: '{path}' is a file: name a directory.")
+    model = next((name for name in _OF_A_MODEL if (path / name).is_file()), None)
+    if model and not request:
+        raise UserError(f"output_dir: '{path}' holds a model ({model}): name another, so that it stays as it is.")
     if request == "auto":
         check_same_recipe(path, recipe)
         end_if_finished(path, recipe)

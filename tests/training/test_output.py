@@ -38,6 +38,15 @@ def test_a_given_directory_is_taken_unless_it_holds_a_run(tmp_path):
     assert choose_output(recipe(output_dir="old", resume_from_checkpoint="last")).name == "old"
 
 
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json"])
+def test_a_directory_that_holds_a_model_is_no_place_for_a_run(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=rf"holds a model \({name}\): name another"):
+        choose_output(recipe(output_dir=str(tmp_path)))
+    again = recipe(output_dir=str(tmp_path), resume_from_checkpoint="last")  # where another trainer put both
+    assert choose_output(again) == tmp_path
+
+
 def ended(path, code, last_step=0):
     make_run(path)
     (path / "status.json").write_text(json.dumps({"code": code, "sentence": "so", "last_step": last_step}))
