@@ -74,12 +74,14 @@ def launch_recipe(module: str, options: argparse.Namespace, check_data: CheckDat
     from hf_recipes.training.preemption_keys import check_preemption_keys
     from hf_recipes.training.strategy_check import check_strategy
     from hf_recipes.training.strategy_file import recipe_sizes, strategy_file
+    from hf_recipes.training.trackers import check_trackers
 
     require_recipe(options.config)
     keys = list(options.recipe_keys)
     recipe = load_recipe(options.config, keys)
     WatchConfig.from_dict(recipe.get("watch"))
     check_attention(recipe.get("attn_implementation"))
+    check_trackers(recipe.get("report_to"))
     check_data(recipe.values["datasets"], recipe.get("bad_rows", "drop"))
     if module == "hf_recipes.sft":
         check_no_classifier(recipe, "sft")

@@ -24,6 +24,7 @@ from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.own_code import remember_code
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED, record_of_run
+from hf_recipes.training.trackers import tracker_problem
 
 RUNS_ROOT = Path("runs")
 _OF_A_MODEL = ("config.json", "adapter_config.json")
@@ -160,6 +161,9 @@ def recorded_end(path: Path) -> Iterator[dict[str, Any]]:
         write_status(path, 130, "interrupted", facts)
         raise
     except BaseException as error:
+        if told := tracker_problem(error):
+            write_status(path, UserError.exit_code, told, facts)
+            raise UserError(told) from error
         write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
         raise
     write_status(path, 0, facts.pop("sentence", "finished"), facts)

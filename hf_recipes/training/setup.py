@@ -29,6 +29,7 @@ from hf_recipes.training.output import choose_output, record_run
 from hf_recipes.training.parallel_defaults import check_device, set_parallel_defaults
 from hf_recipes.training.parallelism import check_context_parallel, check_tensor_parallel
 from hf_recipes.training.strategy_file import check_strategy, recipe_sizes
+from hf_recipes.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,6 +101,7 @@ def set_up(recipe: Recipe) -> Setup:
         UserError: the recipe does not fit the machine or the HF dataclasses, or the run directory is taken.
     """
     check_method(recipe)
+    check_trackers(recipe.get("report_to"))
     hardware = detect_hardware()
     check_loss_kernel(recipe, hardware)
     precision = recipe_precision(recipe, hardware)
