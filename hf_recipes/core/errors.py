@@ -39,6 +39,10 @@ class Preempted(BaseException):
     exit_code = 75
 
 
+class ErrorOfOneRank(UserError):
+    """Raised on one rank while the others go on, so that the launcher has to end them."""
+
+
 def file_problem(error: OSError) -> str:
     """One sentence for what the file system answered (full disk, no permission, a file where a directory should be)."""
     name = f"'{error.filename}'" if error.filename else "a file"

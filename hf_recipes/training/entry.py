@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hf_recipes.checkpoints.lock import TakenDirectory
 from hf_recipes.checkpoints.preemption.stopped import stopped_outside
-from hf_recipes.core.errors import CheckFailed, Preempted, UserError
+from hf_recipes.core.errors import CheckFailed, ErrorOfOneRank, Preempted, UserError
 from hf_recipes.core.files import write_json
 from hf_recipes.core.log import show_on_console
 from hf_recipes.core.ranks import rank
@@ -45,7 +45,9 @@ def run_on_ranks(train: str, arguments: Sequence[str]) -> int:
         if rank() == 0:
             _record_unrecorded(error, arguments)
         _leave_for_launcher(error)
+        alone = isinstance(error, ErrorOfOneRank) and int(os.environ.get("WORLD_SIZE", "1")) > 1
         told = os.environ.get(LAUNCHED_BY_US) and not isinstance(error, TakenDirectory)  # else there is no status
+        told = told and not alone
         return 0 if told else error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -32,6 +32,11 @@ _FOR_DEVICES = {
     # NCCL's "Environment Variables": an error is explained when it comes, not only passed on.
     "NCCL_DEBUG": "WARN",
 }
+# Python's own errors are written down by the run itself.
+_WITHOUT_A_WORD = (
+    "the ranks ended without a word: killed, most often by the system for lack of memory (`dmesg | tail` says so), or "
+    "crashed outside Python"
+)
 
 
 def has_accelerator() -> bool:
@@ -130,7 +135,7 @@ def launch(
     end = run_group(command, launch_environment(num_processes), module, grace_seconds)
     if not status.is_file():
         _tell_end(output_dir, end)
-    elif end.stopped_by and end.code:
+    elif end.code:
         logger.warning("%s", read_json(status).get("sentence"))  # below a traceback
     code = _exit_code(status, end)
     if before is not None and code == UserError.exit_code:
@@ -177,7 +182,7 @@ def _tell_end(output_dir: Path, end: GroupEnd) -> None:
     elif end.stopped_by:
         _write_end(output_dir, Preempted.exit_code, stopped_outside(end.stopped_by))
     elif end.code and (output_dir / "events.jsonl").is_file():
-        _write_end(output_dir, 1, _last_words(output_dir) or f"the ranks ended without a word; {HOW_TO_GO_ON}")
+        _write_end(output_dir, 1, _last_words(output_dir) or f"{_WITHOUT_A_WORD}; {HOW_TO_GO_ON}")
 
 
 def _last_words(output_dir: Path) -> str:

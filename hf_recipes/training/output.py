@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.cores import usable_cores
-from hf_recipes.core.errors import CheckFailed, Preempted, UserError, file_problem
+from hf_recipes.core.errors import CheckFailed, ErrorOfOneRank, Preempted, UserError, file_problem
 from hf_recipes.core.files import read_json, write_json
 from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import is_main
@@ -163,7 +163,7 @@ def recorded_end(path: Path) -> Iterator[dict[str, Any]]:
     except BaseException as error:
         if told := tracker_problem(error):
             write_status(path, UserError.exit_code, told, facts)
-            raise UserError(told) from error
+            raise ErrorOfOneRank(told) from error  # trackers run on rank 0 alone
         write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
         raise
     write_status(path, 0, facts.pop("sentence", "finished"), facts)
