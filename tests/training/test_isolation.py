@@ -72,6 +72,19 @@ class Meddler(nn.Module):
         return self.model(**self.change(inputs))
 
 
+@pytest.mark.parametrize("autocast", [torch.bfloat16, None])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_a_real_model_is_packed_in_whatever_dtype_it_computes(smollm2_dir, weights, autocast):
+    """Rounding moves losses in 16 bits by more than they may differ in fp32; what sees others is found all the same."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(smollm2_dir, dtype=weights)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2_dir)
+    sample = tokenizer("Kira wants 40 cables, by ship, and Tom 51 rugs on Monday.").input_ids
+    found = probe_isolation(model, sample, autocast_dtype=autocast)
+    assert found.isolated and found.tolerance == (1e-2 if torch.bfloat16 in (weights, autocast) else 1e-3), found
+    leaking = Meddler(model, lambda inputs: {name: each for name, each in inputs.items() if name != "position_ids"})
+    assert not probe_isolation(leaking, sample, autocast_dtype=autocast).isolated
+
+
 @pytest.mark.parametrize(
     ("kind", "attention"),
     [
