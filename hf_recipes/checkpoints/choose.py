@@ -17,7 +17,7 @@ from hf_recipes.core.log import logger
 from hf_recipes.core.ranks import world_size
 from hf_recipes.core.run_directory import is_run, list_checkpoints
 
-_UNFINISHED = "its save was not finished: it has no manifest.json, which is written last"
+UNFINISHED = "its save was not finished: it has no manifest.json, which is written last"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,13 @@ def last_good_checkpoint(output_dir: str | Path) -> LastGood:
             return LastGood(checkpoint, skipped, proven)
         skipped.append((checkpoint, reason))
     return LastGood(None, skipped)
+
+
+def is_unfinished(checkpoint: Path) -> bool:
+    """Whether a ``checkpoint-N`` has no manifest where what saves there ends each with one: it was killed before, or is
+    being written now."""
+    is_save = checkpoint.name.startswith("checkpoint-") and not (checkpoint / MANIFEST_NAME).exists()
+    return is_save and writes_manifests(checkpoint.absolute().parent)
 
 
 def writes_manifests(output_dir: Path) -> bool:
@@ -162,7 +169,7 @@ def _why_not(checkpoint: Path, *, unproven_is_enough: bool) -> tuple[str | None,
             why = _first(mark.get("problems") or ["no reason kept"])
             return f"it did not verify when it was written ({why})", False
         if not unproven_is_enough and not (checkpoint / MANIFEST_NAME).exists():
-            return _UNFINISHED, False
+            return UNFINISHED, False
         absent = missing_for_resume(checkpoint)
         if absent:
             return f"without {some(absent)} it cannot be continued", False

@@ -150,8 +150,18 @@ def _merge(args: argparse.Namespace, adapters: list[Path | str], output: Path, d
 
         write_model_card(directory, report.output, merge=report.to_dict())
     print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else printable(str(report)))
-    logger.info('To ask it something: transformers.pipeline("text-generation", "%s")', report.output)
+    logger.info("To ask it something: %s", _question(report.output))
     return 0
+
+
+def _question(model: Path) -> str:
+    """How to ask a merged model, in one line: by its template where it has one, for the most likely answer."""
+    has_template = (model / "chat_template.jinja").is_file()
+    prompt, turn = ('[{"role": "user", "content": "…"}]', '[-1]["content"]') if has_template else ('"…"', "")
+    return (
+        f'transformers.pipeline("text-generation", "{model}")({prompt}, do_sample=False, max_new_tokens=200)'
+        f'[0]["generated_text"]{turn}'
+    )
 
 
 def _print_parity(args: argparse.Namespace, adapters: list[Path | str], output: Path, dtype: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     runs = _runs_inside(directory) or [directory]
     targets = [target for run in runs for target in _targets(run, required=len(runs) == 1)]
     if targets == [directory]:
-        reports = [verify_checkpoint(directory, args.level, args.base)]
+        reports = [_judged(verify_checkpoint(directory, args.level, args.base))]
     else:
         reports = [report for run in runs for report in _records(run, args.level)]
         reports += [_verify_one(path, args.level, args.base) for path in targets]
@@ -96,9 +97,18 @@ def _verify_one(target: Path, level: str, base: str | None) -> VerifyReport:
 
     try:
         is_adapter = (target / "adapter_config.json").is_file()
-        return verify_checkpoint(target, level, base if is_adapter else None)
+        return _judged(verify_checkpoint(target, level, base if is_adapter else None))
     except UserError as error:
         return VerifyReport(target, level, [Problem(".", str(error))], [], False, 0, 0, 0, 0.0)
+
+
+def _judged(report: VerifyReport) -> VerifyReport:
+    """With one problem more where all there is is sound, and a kill may have kept more from being written."""
+    from hf_recipes.checkpoints.choose import UNFINISHED, is_unfinished
+
+    if not report.ok or not is_unfinished(report.directory):
+        return report
+    return replace(report, problems=[Problem(".", f"{UNFINISHED}: a resume passes it over")], notes=[])
 
 
 def _lines(report: VerifyReport) -> list[str]:

@@ -211,8 +211,8 @@ def _streaming_table(report: dict[str, Any]) -> str:
 
 def _drop_lines(report: dict[str, Any]) -> list[str]:
     return [
-        f"dropped from {source['source']}: {entry['count']} × {reason} (first: {entry['examples'][0]['file']}, "
-        f"row {entry['examples'][0]['row']})"
+        f"dropped from {source['source']}: {entry['count']} × {reason} (first: "
+        f"{Place(entry['examples'][0]['file'], entry['examples'][0]['row']).told})"
         for source in report["sources"]
         for reason, entry in source["dropped"].items()
     ]

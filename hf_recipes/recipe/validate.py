@@ -31,6 +31,19 @@ REFUSED_KEYS: dict[str, str] = {
     "eos_token": "the token that ends a turn is found from the chat template",
     "hub_token": "a run keeps its recipe: log in with `hf auth login`, or set HF_TOKEN",
 }
+# Keys of one source, which newcomers write beside the recipe's own.
+OF_A_SOURCE = (
+    "path",
+    "split",
+    "data_files",
+    "columns",
+    "role",
+    "format",
+    "weight",
+    "group_by",
+    "stratify_by",
+    "balance_by",
+)
 # Keys that may be `auto`: decided at the start of the run, by measuring, as if the key were absent.
 AUTO_KEYS = ("activation_checkpointing", "gradient_checkpointing")
 # Keys whose default is the only supported value for now.
@@ -62,12 +75,23 @@ def check_keys(values: Mapping[str, Any], table: Mapping[str, KeySpec], where: C
     }
 
 
+def _meant(key: str, table: Mapping[str, KeySpec]) -> str:
+    """Where an unknown key may belong: inside another, as an entry of it, or one written nearly so."""
+    outer, _, inner = key.partition(".")
+    if inner and outer in table:
+        return f" (in a file write {outer}: {{{inner.replace('.', ': {')}: …}}{'}' * inner.count('.')})"
+    if key in OF_A_SOURCE:
+        return f" (it belongs to an entry of datasets: [{{path: …, {key}: …}}])"
+    return nearest(key, table)
+
+
 def _check(key: str, value: Any, table: Mapping[str, KeySpec], place: str) -> Any:
     if key in REFUSED_KEYS:
         raise UserError(f"{place}: '{key}' is not used here: {REFUSED_KEYS[key]}.")
     if key not in table:
-        near = nearest(key, table)
-        raise UserError(f"{place}: unknown key '{key}'{near}; `hf-recipes sft --help-all` lists them all.")
+        raise UserError(
+            f"{place}: unknown key '{key}'{_meant(key, table)}; `hf-recipes sft --help-all` lists them all."
+        )
     if key == "resume_from_checkpoint" and isinstance(value, bool):
         value = "last" if value else None
     if key in _DTYPE_KEYS and value is not None:

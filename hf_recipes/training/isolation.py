@@ -109,7 +109,8 @@ def probe_isolation(
 
     The call is the trainer's: the same collator, no attention mask, ``use_cache=False``; in eval mode, so that dropout
     does not blur it. Packed samples count as isolated when every document's loss differs by at most 1e-3 of the mean
-    loss (1e-2 where the model computes in 16 bits), and by at most a tenth of what it differs when documents see each other.
+    loss (1e-2 where the model computes in 16 bits), and by at most a tenth of what it differs when documents see each
+    other.
 
     Args and returns: see `find_isolation`; `one_row` is tried as given, on this rank alone.
     """

@@ -126,6 +126,16 @@ def test_an_empty_checkpoint_of_a_run_does_not_hide_the_others(run, capsys):
     assert "is empty" in bad[0]["problems"][0]["what"]
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_save_that_a_kill_cut_short_is_not_good_though_what_is_there_is_sound(whole, run, capsys):
+    (run / "run.json").unlink()
+    (run / "checkpoint-10" / "manifest.json").unlink()
+    assert main(["verify", str(run if whole else run / "checkpoint-10")]) == 1
+    assert "its save was not finished: it has no manifest.json" in capsys.readouterr().out
+    (run / "checkpoint-2" / "manifest.json").unlink()  # of a trainer that writes none
+    assert main(["verify", str(run)]) == 0
+
+
 def test_a_trainers_output_without_a_run_json_works_too(run, capsys):
     (run / "run.json").unlink()
     shutil.copy(run / "model" / "model.safetensors", run)

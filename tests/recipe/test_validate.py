@@ -53,6 +53,8 @@ def test_values_are_brought_into_their_type(key, given, taken):
     ("key", "given", "sentence"),
     [
         ("learning_rat", 1e-3, "unknown key 'learning_rat' (did you mean 'learning_rate'?)"),
+        ("clean.duplicates", "exact", "unknown key 'clean.duplicates' (in a file write clean: {duplicates: …})"),
+        ("columns", {}, "unknown key 'columns' (it belongs to an entry of datasets: [{path: …, columns: …}])"),
         ("learning_rate", "fast", "'learning_rate' is 'fast': give a number"),
         ("per_device_train_batch_size", 2.5, "give a whole number"),
         ("per_device_train_batch_size", True, "give a whole number"),

@@ -251,7 +251,9 @@ def _remarks(inspection: Inspection) -> Iterator[Verdict]:
     if copies > MANY_COPIES * sum(source.get("kept", 0) for source in report["sources"]) and not _drops_copies(
         cleaning
     ):
-        yield Verdict("note", f"{copies} rows repeat others exactly and count double: set clean.duplicates: exact.")
+        yield Verdict(
+            "note", f"{copies} rows repeat others exactly and count double: set clean: {{duplicates: exact}}."
+        )
     if not report["eval"]["rows"]:
         yield Verdict("note", "Nothing is held out, so overfitting would go unseen: set eval_share.")
     if len(inspection.batches) < inspection.batches_asked:

@@ -115,7 +115,7 @@ def _renaming(row: Mapping[str, Any]) -> str:
     pairs = (("instruction", "output"), ("messages",), ("text",))
     fitting = next((pair for pair in pairs if all(found[ours] for ours in pair)), None)
     example = ", ".join(f"{ours}: {found[ours]}" for ours in fitting) if fitting else "instruction: question"
-    return f"rename with columns{':' if fitting else ', e.g. columns:'} {{{example}}}"
+    return f"rename with columns beside its path{':' if fitting else ', e.g.'} columns: {{{example}}}"
 
 
 def to_example(row: Mapping[str, Any], format_name: str) -> Example:

@@ -125,13 +125,19 @@ def test_d3_asked_format_that_does_not_fit_names_the_one_that_does():
 @pytest.mark.parametrize(
     ("row", "hint"),
     [
-        ({"question": "q", "answer": "a"}, r"rename with columns: {instruction: question, output: answer}\."),
-        ({"query": "q", "response": "a", "id": 1}, r"rename with columns: {instruction: query, output: response}\."),
+        (
+            {"question": "q", "answer": "a"},
+            r"rename with columns beside its path: columns: {instruction: question, output: answer}\.",
+        ),
+        (
+            {"query": "q", "response": "a", "id": 1},
+            r"rename with columns beside its path: columns: {instruction: query, output: response}\.",
+        ),
         ({"prompt": "q", "response": "a"}, r"for prompt_completion add columns: {completion: response}\."),
         ({"instruction": "q", "answer": "a"}, r"for alpaca add columns: {output: answer}\."),
-        ({"dialogue": []}, r"rename with columns: {messages: dialogue}\."),
-        ({"content": "x = 1", "path": "a.py"}, r"rename with columns: {text: content}\."),
-        ({"a": "b"}, r"rename with columns, e\.g\. columns: {instruction: question}\."),
+        ({"dialogue": []}, r"rename with columns beside its path: columns: {messages: dialogue}\."),
+        ({"content": "x = 1", "path": "a.py"}, r"rename with columns beside its path: columns: {text: content}\."),
+        ({"a": "b"}, r"rename with columns beside its path, e\.g\. columns: {instruction: question}\."),
     ],
 )
 def test_d3_unknown_names_are_answered_with_the_renaming_to_write(row, hint):

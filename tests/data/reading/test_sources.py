@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -221,3 +222,11 @@ def test_checking_data_imports_no_heavy_library():
         "print([name for name in ('torch', 'transformers', 'datasets', 'pyarrow') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_the_keys_of_a_source_are_known_to_the_recipe_as_such():
+    from hf_recipes.recipe.key_table import load_key_table
+    from hf_recipes.recipe.validate import OF_A_SOURCE
+
+    fields = {item.name for item in dataclasses.fields(SourceSpec)}
+    assert set(OF_A_SOURCE) == fields - set(load_key_table()) - {"name"}
