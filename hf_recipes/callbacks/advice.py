@@ -8,6 +8,10 @@ FULL_FINE_TUNE_FLOOR = 1e-5
 FULL_FINE_TUNE_USUAL = 1e-3  # above it, it is another optimizer or another model than the guides speak of
 
 
+# Nobody's rate of an optimizer that scales its steps, as all of Adam's kin do: halving it helps nobody.
+RATE_BEYOND_USE = 0.1
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """The settings that advice refers to. `max_grad_norm` is the user's (0: no clipping)."""
@@ -19,7 +23,12 @@ class RunFacts:
 
 
 def lower_learning_rate(facts: RunFacts) -> str:
-    """Halve the run's own rate; "below 1e-5" is said to full fine-tunes only."""
+    """Halve the run's own rate, or say that no halving helps; "below 1e-5" is said to full fine-tunes only."""
+    if facts.learning_rate > RATE_BEYOND_USE:
+        return (
+            f"lower learning_rate by orders of magnitude ({facts.learning_rate:g}; usual are 2e-05 for full and 2e-04 "
+            "for LoRA) and start anew: steps so large have ruined the weights already"
+        )
     half = facts.learning_rate / 2
     text = f"halve learning_rate ({facts.learning_rate:g} → {half:g})"
     if facts.full_fine_tune and FULL_FINE_TUNE_FLOOR < half <= FULL_FINE_TUNE_USUAL:

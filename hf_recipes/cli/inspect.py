@@ -90,6 +90,7 @@ def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspecti
     from hf_recipes.data.prepare import prepare_data
     from hf_recipes.data.settings import data_settings
     from hf_recipes.models.tokenizer import load_recipe_tokenizer
+    from hf_recipes.training.suite_rows import recipe_suite, tell_trained_rows
 
     loader = LoaderSettings.from_recipe(recipe.values)
     tokenizer = load_recipe_tokenizer(recipe.values)
@@ -99,6 +100,7 @@ def inspect_recipe(recipe: Recipe, batches: int = BATCHES_ON_SCREEN) -> Inspecti
             "streaming: true: what is shown is prepared as a whole; the run holds out other rows, in another order."
         )
     data = prepare_data(datasets, tokenizer, **data_settings(recipe.values))
+    tell_trained_rows(recipe_suite(recipe.values), data)
     encoder = Encoder(tokenizer, recipe.get("assistant_only_loss", True), recipe.get("mask_history", False))
     return inspect_data(
         data,

@@ -219,7 +219,9 @@ def _adapter_and_output(directory: str, dtype: str) -> tuple[Path | str, Path]:
     if is_run(path):
         return _of_run(RunDirectory(path), dtype)
     if path.is_dir():
-        raise UserError(f"'{path}' is neither a run (run.json) nor an adapter (adapter_config.json): give one of them.")
+        inside = sorted(file.parent for file in path.glob("*/adapter_config.json"))
+        way_out = f"give one in it, such as '{inside[-1]}'" if inside else "give one of them"
+        raise UserError(f"'{path}' is neither a run (run.json) nor an adapter (adapter_config.json): {way_out}.")
     from hf_recipes.export.bases.hub import split_name
 
     name = split_name(directory)

@@ -80,6 +80,20 @@ def order_seed(arguments: TrainingArguments) -> int:
     return int(arguments.seed if arguments.data_seed is None else arguments.data_seed)
 
 
+def write_out_steps(arguments: SFTConfig, steps: int) -> None:
+    """Turn shares of a run into numbers of steps, as the Trainer does, before it compares them with a checkpoint's and
+    warns of a change that is none.
+
+    Args:
+        arguments: changed in place.
+        steps: of the whole run.
+    """
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        share = getattr(arguments, name)
+        if share is not None and 0 < share < 1:
+            setattr(arguments, name, math.ceil(steps * share))
+
+
 def total_steps(rows: int, arguments: SFTConfig) -> int:
     """Optimizer steps of the run, counted as the Trainer counts them (short last batch included, per epoch)."""
     if arguments.max_steps > 0:

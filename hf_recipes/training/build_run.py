@@ -16,7 +16,7 @@ from hf_recipes.data.report import report_table
 from hf_recipes.models.source import ModelSource
 from hf_recipes.models.trained_dtype import restore_dtypes, trained_dtypes
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
-from hf_recipes.training.arguments import total_steps
+from hf_recipes.training.arguments import total_steps, write_out_steps
 from hf_recipes.training.checkpointing import let_selective_reach_the_base
 from hf_recipes.training.environment import check_world_size
 from hf_recipes.training.eval_parts import evaluate_in_parts
@@ -81,6 +81,8 @@ def build_run(setup: Setup) -> BuiltRun:
     collator = SupervisedCollator(tokenizer.pad_token_id, padded_to(arguments), one_row=rows.one_row)
     start_adapter_of_run(setup, model, rows, collator, resume)
     check_resume(resume, model, total_steps(rows.count, arguments), streamed=rows.count == 0)
+    if resume is not None:
+        write_out_steps(arguments, total_steps(rows.count, arguments))
     fitted = fit_in_memory(model, recipe, arguments, setup.precision, rows)
     tell_padding(rows, arguments)
     stop_ids = stop_at_end_of_turn(model, data.report)

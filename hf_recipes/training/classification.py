@@ -18,7 +18,7 @@ from hf_recipes.core.run_directory import RunDirectory
 from hf_recipes.data.classification import ClassificationData, label_table, prepare_classification
 from hf_recipes.recipe.resolve import Recipe
 from hf_recipes.training.adapter_start import optimizer_of_run, start_adapter_of_run
-from hf_recipes.training.arguments import total_steps
+from hf_recipes.training.arguments import total_steps, write_out_steps
 from hf_recipes.training.environment import check_world_size, use_all_cores
 from hf_recipes.training.finish import train_and_save
 from hf_recipes.training.fit import fit_in_memory
@@ -60,6 +60,8 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         rows, collator = TrainingRows(data.train, longest_row(data.train, recipe)), _Collator(tokenizer)
         start_adapter_of_run(setup, model, rows, collator, resume)
         check_resume(resume, model, total_steps(len(data.train), setup.arguments))
+    if resume is not None:
+        write_out_steps(setup.arguments, total_steps(len(data.train), setup.arguments))
         fitted = fit_in_memory(model, recipe, setup.arguments, setup.precision, rows)
         write_run_record(setup, source, model, task="sequence_classification", labels=data.labels, fitted=fitted)
         keeper = start_checkpoint_keeper(setup, source)

@@ -9,6 +9,12 @@ from hf_recipes.callbacks.advice import RunFacts, for_bad_weights, for_non_finit
 LORA = RunFacts(learning_rate=2e-4, max_grad_norm=1.0, full_fine_tune=False, fp16=False)
 
 
+def test_a_rate_that_nobody_trains_with_is_not_halved():
+    text = for_non_finite(replace(LORA, learning_rate=1000.0))
+    assert "halve" not in text
+    assert "lower learning_rate by orders of magnitude (1000; usual are 2e-05 for full and 2e-04 for LoRA)" in text
+
+
 def test_nan_advice_halves_the_runs_own_rate():
     text = for_non_finite(LORA)
     assert "halve learning_rate (0.0002 → 0.0001)" in text

@@ -44,6 +44,24 @@ def test_everything_is_shown_and_the_verdict_last(recipe, capsys):
     assert shown.rstrip().splitlines()[-1].startswith(("nothing", "note"))
 
 
+def test_fewer_batches_are_no_fewer_verdicts(recipe, smollm2_dir, capsys):
+    """SmolLM2's template says something of its own before a conversation, as is noted."""
+    notes = []
+    for batches in ("0", "2"):
+        keys = ["--model_name_or_path", str(smollm2_dir), "--batches", batches, "--json"]
+        assert main(["inspect", "--config", str(recipe), *keys]) == 0
+        notes.append(json.loads(capsys.readouterr().out)["verdicts"])
+    assert notes[0] == notes[1]
+    assert "no system turn" in str(notes[0])
+
+
+def test_rows_to_evaluate_on_that_are_trained_on_are_told_already_here(recipe, capsys):
+    with recipe.open("a", encoding="utf-8") as file:
+        file.write(f"evaluation:\n  domain: {recipe.with_name('orders.jsonl')}\n  scores: [exact_match]\n")
+    assert main(["inspect", "--config", str(recipe), "--batches", "0"]) == 0
+    assert "of 30 prompts are trained on too" in capsys.readouterr().err
+
+
 def test_more_batches_than_there_are_is_no_error(recipe, capsys):
     assert main(["inspect", "--config", str(recipe), "--batches", "100"]) == 0
     assert "An epoch has 7 batches, fewer than the 100 asked for" in capsys.readouterr().out  # 27 samples by fours

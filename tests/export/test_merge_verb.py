@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +43,33 @@ def test_an_adapter_or_checkpoint_is_merged_beside_itself(tmp_path, adapter, nam
     monkeypatch.chdir(directory)
     assert main(["merge", ".", "--to", "fp32"]) == 0
     assert (tmp_path / f"{name}-merged-fp32" / "config.json").is_file()
+
+
+def test_a_directory_with_an_adapter_in_it_is_told_which(adapter, tmp_path, capsys):
+    shutil.copytree(adapter, tmp_path / "mine" / "final")
+    assert main(["merge", str(tmp_path / "mine"), "--to", "bf16"]) == 2
+    assert f"give one in it, such as '{tmp_path / 'mine' / 'final'}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("templated", [True, False])
+def test_how_to_ask_the_merged_model_is_a_line_that_runs(templated, adapter, tmp_path, capsys, tokenizer):
+    """What is printed is Python; a model with a template is asked by it."""
+    tokenizer.save_pretrained(adapter)
+    if not templated:
+        (adapter / "chat_template.jinja").unlink()
+    assert main(["merge", str(adapter), "--to", "fp32", "--output", str(tmp_path / "out"), "--proof", "off"]) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "To ask it something" in line)
+    assert ('{"role": "user"' in line) is templated
+
+    def pipeline(task, model):
+        """Answers as transformers' does: a conversation with its next turn, or a text."""
+        assert (task, model) == ("text-generation", str(tmp_path / "out"))
+        return lambda asked, **_: [
+            {"generated_text": [*asked, {"content": "so"}] if isinstance(asked, list) else f"{asked} so"}
+        ]
+
+    code = line.partition("something: ")[2]
+    assert eval(code, {"transformers": SimpleNamespace(pipeline=pipeline)}) == ("so" if templated else "… so")
 
 
 def test_json_is_the_report(adapter, tmp_path, capsys):

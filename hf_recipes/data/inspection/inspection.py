@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.data.batching.collate import SupervisedCollator, padding_share
-from hf_recipes.data.inspection.batches import BatchView, view_batches
+from hf_recipes.data.inspection.batches import view_batches
 from hf_recipes.data.inspection.facts import FrequentAnswer, Inspection, TokenFacts, TokenShare
 from hf_recipes.data.inspection.histogram import histogram
 from hf_recipes.data.inspection.loader import Collator, LoaderSettings, TrainingRows, epoch_order, train_loader
@@ -18,10 +18,13 @@ from hf_recipes.data.inspection.scan import TokenScan, scan_tokens
 from hf_recipes.data.inspection.verdicts import judge
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from hf_recipes.data.batching.packing import Bins
     from hf_recipes.data.prepare import PreparedData
 
 TOP_TOKENS = 10
+_ROWS_FOR_PREAMBLE = 32
 _ANSWER_SHOWN = 80
 
 
@@ -72,7 +75,7 @@ def inspect_data(
             rows.lengths()[order], loader.batch_size, getattr(collator, "pad_to_multiple_of", 1)
         ),
         packed=bins is not None,
-        tokens=replace(_facts(scan, tokenizer), preamble=_preamble_in(views, tokenizer)),
+        tokens=replace(_facts(scan, tokenizer), preamble=_preamble_in(data.train, tokenizer)),
         round_trips=list(round_trips),
     )
     return replace(inspection, verdicts=judge(inspection))
@@ -101,10 +104,10 @@ def _facts(scan: TokenScan, tokenizer: Any) -> TokenFacts:
     )
 
 
-def _preamble_in(views: Sequence[BatchView], tokenizer: Any) -> str:
+def _preamble_in(train: Dataset, tokenizer: Any) -> str:
+    """What the template says by itself, where one of the first rows has it."""
     preamble = template_preamble(tokenizer)
-    samples = (sample for view in views for sample in view.samples)
-    texts = ("".join(segment.text for segment in sample.segments) for sample in samples)
+    texts = (_decode(tokenizer, ids) for ids in train[:_ROWS_FOR_PREAMBLE]["input_ids"])
     return preamble if preamble and any(preamble in " ".join(text.split()) for text in texts) else ""
 
 
