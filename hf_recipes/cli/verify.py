@@ -82,6 +82,8 @@ def _targets(directory: Path, *, required: bool) -> list[Path]:
     if not is_run(directory) and not checkpoints:
         return [directory]
     results = [path for path in (directory / "adapter", directory / "model") if path.is_dir()]
+    if not is_run(directory):  # what a script of one's own saved in the end has any name
+        results = _models_in(directory)
     merged = sorted(path for path in directory.glob("merged-*") if path.is_dir())
     forms = sorted(path for path in directory.glob("exports/[!.]*") if path.is_dir())
     own = [directory] if not is_run(directory) and any(directory.glob("*.safetensors")) else []
@@ -89,6 +91,13 @@ def _targets(directory: Path, *, required: bool) -> list[Path]:
     if not targets and required:
         raise UserError(f"The run '{directory}' holds no checkpoint and no result yet: nothing to verify.")
     return targets
+
+
+def _models_in(directory: Path) -> list[Path]:
+    """The models and adapters right below a directory, its checkpoints and merged models left out."""
+    configs = [*directory.glob("*/config.json"), *directory.glob("*/adapter_config.json")]
+    others = {file.parent for file in configs if not file.parent.name.startswith(("checkpoint-", "merged-", "."))}
+    return sorted(others)
 
 
 def _verify_one(target: Path, level: str, base: str | None) -> VerifyReport:

@@ -126,6 +126,21 @@ def test_an_empty_checkpoint_of_a_run_does_not_hide_the_others(run, capsys):
     assert "is empty" in bad[0]["problems"][0]["what"]
 
 
+def test_what_an_own_script_saved_in_the_end_is_verified_whatever_its_name(run, capsys):
+    (run / "run.json").unlink()
+    damaged = make_model(run / "final") / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-4])
+    assert main(["verify", str(run)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].rpartition("/")[2] for line in lines if line.startswith(str(run))] == [
+        "checkpoint-2",
+        "checkpoint-10",
+        "final",
+        "model",
+        "merged-bf16",
+    ]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_save_that_a_kill_cut_short_is_not_good_though_what_is_there_is_sound(whole, run, capsys):
     (run / "run.json").unlink()
