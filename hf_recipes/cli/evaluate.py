@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's options; `add_help` and the program's name are the caller's."""
     parser.add_argument("run_dir", nargs="?", metavar="RUN_DIR", help="a finished run (default: here, else the newest)")
     parser.add_argument(
+        "--config", metavar="RECIPE", help="take the 'evaluation' of this recipe: for a run that was trained without"
+    )
+    parser.add_argument(
         "--against",
         action="append",
         metavar="MODEL",
@@ -101,6 +104,7 @@ def _evaluate(directory: RunDirectory, args: argparse.Namespace, gate: tuple[Con
         num_processes=args.num_processes,
         fresh=args.fresh,
         allow_code=args.allow_code,
+        config=args.config,
     )
 
 
@@ -121,7 +125,7 @@ def _ratings(directory: RunDirectory, args: argparse.Namespace) -> int:
 
 
 def _refuse_more_than_ratings(args: argparse.Namespace) -> None:
-    others = ("against", "gate", "samples", "max_new_tokens", "fresh", "rating_sheet")
+    others = ("config", "against", "gate", "samples", "max_new_tokens", "fresh", "rating_sheet")
     if given := [name for name in others if getattr(args, name)]:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
         raise UserError(f"--ratings reads what people judged and evaluates nothing: leave out {flags}.")

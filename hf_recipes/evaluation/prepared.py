@@ -164,8 +164,8 @@ def suite_of(run: RunDirectory, facts: Mapping[str, Any], choices: Choices) -> E
     settings = recipe.get("evaluation") if isinstance(recipe, Mapping) else None
     if not settings:
         raise UserError(
-            f"The recipe of {run.path} has no 'evaluation': add e.g. evaluation: {{domain: held_out.jsonl, "
-            "schema: answer.schema.json, general: general.jsonl} to the recipe or to 'recipe' in run.json."
+            f"The recipe of {run.path} has no 'evaluation': write e.g. evaluation: {{domain: held_out.jsonl, "
+            "schema: answer.schema.json, general: general.jsonl} into a recipe, and give it with --config RECIPE."
         )
     suite = EvaluationSuite.from_dict(settings)
     samples, max_new_tokens = choices.samples or suite.samples, choices.max_new_tokens or suite.max_new_tokens

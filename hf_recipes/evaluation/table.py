@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_recipes.core.tables import render_table
+from hf_recipes.evaluation.bootstrap import LEAST_DIFFERING
 from hf_recipes.evaluation.figures import Figure
 from hf_recipes.evaluation.gate import FORGETTING
 from hf_recipes.evaluation.sides import BASE, TUNED
@@ -23,6 +24,7 @@ _SHOWN: dict[str, Callable[[float], str]] = {
 SURE = "*"
 WIDTH = 100  # characters of a terminal; a table that is wider is taken apart
 _NOTE = f"{SURE} the 95 % interval (paired bootstrap over the rows) leaves out 0"
+_FEW = f"without {SURE} though its interval leaves out 0: fewer than {LEAST_DIFFERING} rows differ"
 
 
 def cell(unit: str, value: Any) -> str:
@@ -81,7 +83,20 @@ def render_document(document: Mapping[str, Any]) -> str:
     text = render_table(heads, rows)
     if max(map(len, text.splitlines())) > WIDTH:
         text = "\n\n".join(render_table(*part) for part in _narrow(heads, rows, document["reference"]))
-    return f"{text}\n{_NOTE}" if any(entry.endswith(SURE) for row in rows for entry in row) else text
+    notes = [_NOTE] if any(entry.endswith(SURE) for row in rows for entry in row) else []
+    if any(_leaves_out_zero(each) and not each["sure"] for each in _shown_differences(document)):
+        notes.append(_FEW)
+    return "\n".join([text, *notes])
+
+
+def _shown_differences(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for figure in document["figures"]:
+        if figure["name"] != FORGETTING:
+            yield from (each for each in figure["differences"].values() if each is not None)
+
+
+def _leaves_out_zero(difference: Mapping[str, Any]) -> bool:
+    return float(difference["low"]) > 0 or float(difference["high"]) < 0
 
 
 def _narrow(

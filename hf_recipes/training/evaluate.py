@@ -10,14 +10,17 @@ from typing import Any
 from hf_recipes.checkpoints.lock import TakenDirectory, release_lock, take_lock
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.links import why_leads_out
+from hf_recipes.core.log import logger
 from hf_recipes.core.run_directory import RunDirectory, find_run
 from hf_recipes.evaluation.gate import Condition, parse_gate
+from hf_recipes.evaluation.judging import checked_suite
 from hf_recipes.evaluation.prepared import Choices
 from hf_recipes.evaluation.run import evaluate_with
 from hf_recipes.models.methods import bottleneck_layer as bottleneck_layer  # PEFT reads that kind once it is imported
+from hf_recipes.recipe.resolve import load_recipe
 from hf_recipes.report.page import write_report
 from hf_recipes.training.evaluation_loaders import load_adapter, load_model, tokenise_rows
-from hf_recipes.training.own_code import check_code
+from hf_recipes.training.own_code import check_code, remember_code
 
 
 def evaluate_run(
@@ -30,6 +33,7 @@ def evaluate_run(
     num_processes: int = 1,
     fresh: bool = False,
     allow_code: bool = False,
+    config: str | None = None,
 ) -> dict[str, Any]:
     """Compare a run's models on the `evaluation` of its recipe; writes evaluation.json and the report anew.
 
@@ -47,6 +51,7 @@ def evaluate_run(
         fresh: Answer everything anew.
         allow_code: Run the Python function that the run's recipe names (``evaluation.function``) although no recipe
             trained on this machine named it: only where you have read it.
+        config: A recipe whose `evaluation` the run is given, in run.json, in place of what it had.
 
     Returns:
         The content of evaluation.json; ``["figures"]`` holds all figures (`evaluation.table.render_document` shows
@@ -58,6 +63,8 @@ def evaluate_run(
         CheckFailed: a process failed.
     """
     directory = run if isinstance(run, RunDirectory) else find_run(run)
+    if config is not None:
+        _take_evaluation(directory, config)
     check_code(directory.path, directory.read(directory.run_json), allowed=allow_code)
     choices = Choices(
         samples=samples,
@@ -84,6 +91,27 @@ def evaluate_run(
         )
     write_report(directory)
     return evaluation
+
+
+def _take_evaluation(run: RunDirectory, config: str) -> None:
+    """Write a recipe's `evaluation` into the run's record, where whatever is done with the run later finds it."""
+    recipe = load_recipe(config)
+    evaluation = recipe.get("evaluation")
+    if not evaluation:
+        raise UserError(
+            f"--config: recipe '{recipe.name}' has no evaluation: write e.g. evaluation: {{domain: held_out.jsonl, "
+            "general: general.jsonl} into it."
+        )
+    checked_suite(evaluation)
+    facts = run.read(run.run_json)
+    before = (facts.get("recipe") or {}).get("evaluation")
+    if evaluation == before:
+        return
+    facts["recipe"] = {**(facts.get("recipe") or {}), "evaluation": evaluation}
+    run.write(run.run_json, facts)
+    remember_code(evaluation)
+    instead = " in place of the one it had" if before else ""
+    logger.info("The evaluation of %s stands in %s now%s.", config, run.run_json, instead)
 
 
 @contextlib.contextmanager

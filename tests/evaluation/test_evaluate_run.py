@@ -162,7 +162,7 @@ def test_answers_that_do_not_end_are_told(tmp_path, tiny_model_dir, tokenizer, s
 
 def test_a_recipe_without_evaluation_names_the_key(tmp_path, tiny_model_dir):
     run = make_run(tmp_path / "run", tiny_model_dir, None)
-    with pytest.raises(UserError, match=r"has no 'evaluation': add e\.g\. evaluation: \{domain"):
+    with pytest.raises(UserError, match=r"has no 'evaluation': write e\.g\. evaluation: \{domain"):
         evaluate_with(run, tokenise_rows)
 
 

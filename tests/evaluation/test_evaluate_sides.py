@@ -159,6 +159,26 @@ def test_shares_give_together_what_one_process_gives(run):
         evaluate_with(run, tokenise_rows, ask_elsewhere=lambda: ask_share(run, LOADERS, Choices(), Share(0, 2)))
 
 
+def test_a_run_trained_without_evaluation_takes_that_of_a_recipe(tmp_path, tiny_model_dir, tokenizer, capsys):
+    from hf_recipes.cli.main import main
+    from hf_recipes.core.files import read_json
+
+    run = adapter_run(tmp_path / "run", tiny_model_dir, tokenizer, None)
+    write_jsonl(tmp_path / "held_out.jsonl", [turns(*order) for order in ORDERS])
+    recipe = tmp_path / "mine.yaml"
+    plain = f"model_name_or_path: {tiny_model_dir}\ndatasets: [held_out.jsonl]\n"
+    recipe.write_text(plain)
+    assert main(["evaluate", str(run.path), "--config", str(recipe)]) == 2
+    assert "recipe 'mine' has no evaluation: write e.g." in capsys.readouterr().err
+    recipe.write_text(plain + "evaluation: {domain: held_out.jsonl, scores: [exact_match], max_new_tokens: 4}\n")
+    assert main(["evaluate", str(run.path), "--config", str(recipe)]) == 0
+    told = capsys.readouterr()
+    assert "exact match" in told.out and "stands in" in told.err
+    assert read_json(run.run_json)["recipe"]["evaluation"]["domain"] == str(tmp_path / "held_out.jsonl")
+    assert main(["evaluate", str(run.path)]) == 0  # from now on without it
+    assert "in place of" not in capsys.readouterr().err
+
+
 @pytest.mark.trials
 def test_two_processes_answer_as_one(tmp_path, tiny_model_dir, tokenizer, settings):
     """Really two, started by the command's own function."""

@@ -86,6 +86,18 @@ def test_the_table_has_a_column_a_model_and_one_for_its_difference():
     assert lines[-1].startswith("* the 95 % interval")
 
 
+def test_why_a_difference_has_no_mark_is_told_where_its_interval_would_give_one():
+    def shown(right):
+        base = [answer(f"r{index}", False) for index in range(8)]
+        tuned = [answer(f"r{index}", index < right) for index in range(8)]
+        figures = [figure.to_dict() for figure in figures_of({"base": base, "tuned": tuned}, "base")]
+        return render_document({"sides": ["base", "tuned"], "reference": "base", "figures": figures})
+
+    assert "fewer than 6 rows differ" in shown(right=5)
+    assert "fewer than 6 rows differ" not in shown(right=7)
+    assert "fewer than 6 rows differ" not in shown(right=0)
+
+
 def test_cells_of_differences():
     difference = {"value": 0.125, "low": -0.01, "high": 0.2, "sure": False}
     assert difference_cell("share", difference) == "+12.5 [-1.0, +20.0]"
