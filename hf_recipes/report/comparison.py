@@ -54,6 +54,13 @@ def _gate(document: dict[str, Any]) -> list[Any]:
     return [each.get("sentence") for each in outcomes if isinstance(each, dict)] if isinstance(outcomes, list) else []
 
 
+def missed_conditions(document: dict[str, Any]) -> list[str]:
+    """What the gate of an evaluation.json asked for and did not get, a sentence each."""
+    outcomes = document.get("gate")
+    missed = [each for each in outcomes if isinstance(each, dict)] if isinstance(outcomes, list) else []
+    return [str(each.get("sentence", "")) for each in missed if each.get("holds") is False]
+
+
 def choose(rows: Sequence[Any]) -> list[dict[str, Any]]:
     """A few rows that tell most: what tuning gained, then what tuned gets wrong, else the first ones."""
     usable = [row for row in rows if isinstance(row, dict)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from hf_recipes.core.errors import Preempted
 from hf_recipes.core.events import absent_rank
+from hf_recipes.report.comparison import missed_conditions
 from hf_recipes.report.read_run import RunRecord
 from hf_recipes.report.scale import duration
 from hf_recipes.report.series import as_number
@@ -32,10 +34,14 @@ def verdict(record: RunRecord, now: float | None = None) -> Verdict:
         return _unfinished(record, rang, time.time() if now is None else now)
     sentence = str(record.status.get("sentence", "")) or "the run ended"
     code = record.status.get("code")
+    if code == 0 and (missed := missed_conditions(record.evaluation)):
+        return Verdict("warn", "Below its gate", f"{sentence}; {'; '.join(missed)}")
     if code == 0 and not rang:
         return Verdict("ok", "Healthy", f"{sentence}, no alarm")
     if code == 0:
         return Verdict("warn", f"Finished with {alarms}", sentence)
+    if code == Preempted.exit_code:
+        return Verdict("warn", "Stopped on request", sentence)
     word = "Stopped" if code == 1 else "Refused" if code == 2 else "Interrupted" if code == 130 else "Ended badly"
     return Verdict("bad", word, sentence)
 

@@ -300,3 +300,23 @@ def test_a_case_without_anything_has_no_cause():
     found = diagnose(Case("empty", Replay()))
     assert found.causes == ()
     assert "No loss is logged yet" in render(found)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "change"),
+    [
+        ("forgetting of tuned is 0.1168, wanted < 0.1", "general_share"),
+        ("exact of tuned is 0.2, wanted > 0.5", "more or other rows"),
+    ],
+)
+def test_a_missed_gate_is_a_cause_though_the_curves_are_healthy(sentence, change, tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "status.json").write_text(json.dumps({"code": 0, "sentence": "finished", "time": 2e9}))
+    gate = [{"condition": "c", "holds": False, "sentence": sentence}]
+    (tmp_path / "evaluation.json").write_text(json.dumps({"gate": gate}))
+    found = diagnose_run(tmp_path)
+    assert not found.healthy
+    (cause,) = (cause for cause in found.causes if cause.name == "gate")
+    assert cause.evidence == (sentence,) and change in cause.change
+    (tmp_path / "evaluation.json").write_text(json.dumps({"gate": [{**gate[0], "holds": True}]}))
+    assert diagnose_run(tmp_path).healthy

@@ -27,6 +27,7 @@ def stands(events: list[dict], status: dict | None = None, now: float = NOW):
         (0, [ALARM, ALARM], "warn", "Finished with 2 alarms"),
         (1, [ALARM], "bad", "Stopped"),
         (2, [], "bad", "Refused"),
+        (75, [ALARM], "warn", "Stopped on request"),
         (130, [], "bad", "Interrupted"),
         (139, [], "bad", "Ended badly"),
         ("odd", [], "bad", "Ended badly"),
@@ -36,6 +37,22 @@ def test_a_run_that_has_ended(code, alarms, css, word):
     found = stands([*STEPS, *alarms], {"code": code, "sentence": "why it ended"})
     assert (found.css, found.word, found.running) == (css, word, False)
     assert "why it ended" in found.sentence
+
+
+def test_a_run_whose_evaluation_missed_its_gate_is_not_called_healthy():
+    def stands_with(*gate):
+        record = RunRecord(Path("run"), status={"code": 0, "sentence": "done"}, evaluation={"gate": list(gate)})
+        return verdict(
+            RunRecord(record.path, status=record.status, evaluation=record.evaluation, history=History(STEPS))
+        )
+
+    missed = {"holds": False, "sentence": "forgetting of tuned is 0.1168, wanted < 0.1"}
+    met = {"holds": True, "sentence": "exact of tuned is 0.9, wanted > 0.5"}
+    assert stands_with(met).word == "Healthy"
+    found = stands_with(met, missed)
+    assert (found.css, found.word) == ("warn", "Below its gate")
+    assert found.sentence == "done; forgetting of tuned is 0.1168, wanted < 0.1"
+    assert stands_with("damaged", {"holds": "?"}).word == "Healthy"
 
 
 def test_a_run_that_goes_on():

@@ -35,6 +35,7 @@ class Case:
         silent: a sentence when it neither ended nor shows a sign of life.
         unverified: checkpoints that carry no mark of verification, though others do.
         data_wait: share of the time that steps waited for data, in the median.
+        missed: conditions of the evaluation's gate that do not hold, a sentence each.
         problems: files that could not be read.
     """
 
@@ -49,6 +50,7 @@ class Case:
     silent: str = ""
     unverified: tuple[str, ...] = ()
     data_wait: float | None = None
+    missed: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
     def rang(self, detector: str, *verdicts: str) -> list[AlarmSeen]:

@@ -195,9 +195,9 @@ def on_schedule(case: Case) -> Iterator[Cause]:
 
 
 def _facts(case: Case) -> RunFacts:
-    """The run's facts; where the rate is not known any will do, since `_as_known` takes its figures out."""
+    """The run's facts; where the rate is not known any usual one will do, since `_as_known` takes its figures out."""
     found = case.settings.facts(case.replay.peak_rate)
-    return found if found is not None else RunFacts(1.0, 1.0, False, case.settings.fp16)
+    return found if found is not None else RunFacts(1e-4, 1.0, False, case.settings.fp16)
 
 
 def _as_known(case: Case, advice: str) -> str:

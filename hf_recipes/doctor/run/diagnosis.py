@@ -21,6 +21,7 @@ from hf_recipes.doctor.run.other_rules import (
     on_checkpoints,
     on_data,
     on_end,
+    on_missed_gate,
     on_other_alarms,
     on_preflight,
     on_ranks,
@@ -30,7 +31,7 @@ from hf_recipes.doctor.run.read_case import read_case
 
 RULES: tuple[Callable[[Case], Iterator[Cause]], ...] = (
     on_not_finite, on_no_signal, on_divergence, on_stuck, on_overfitting, on_schedule,
-    on_preflight, on_end, on_ranks, on_data, on_speed, on_checkpoints, on_other_alarms,
+    on_preflight, on_end, on_missed_gate, on_ranks, on_data, on_speed, on_checkpoints, on_other_alarms,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ _MUCH_DROPPED, _MUCH_CUT = 0.2, 0.2
 _ONE_ANSWER = 0.99
 _LONG_WAIT = 0.2
 _SHARE_SLACK = 0.02
+_OF_FORGETTING = ("forgetting", "general")
 _OF_OTHER_RULES = frozenset({"non_finite", "loss", "grad_norm", "overfit", "schedule", "trainable", "ranks"})
 
 
@@ -147,6 +148,19 @@ def on_speed(case: Case) -> Iterator[Cause]:
         yield Cause(
             "data_wait", 25, "the device waits for data", "dataloader_num_workers: 4; hf-recipes prepare ahead", (told,)
         )
+
+
+def on_missed_gate(case: Case) -> Iterator[Cause]:
+    """An evaluation whose gate is not met, however healthy the curves are."""
+    if not case.missed:
+        return
+    forgot = any(sentence.startswith(_OF_FORGETTING) for sentence in case.missed)
+    change = (
+        "less training (num_train_epochs, learning_rate), more general rows (role: general, general_share)"
+        if forgot
+        else "more or other rows, num_train_epochs, learning_rate; the answers are in RUN_DIR/evaluation/"
+    )
+    yield Cause("gate", 60, "the evaluation missed its gate", change, case.missed)
 
 
 def on_checkpoints(case: Case) -> Iterator[Cause]:

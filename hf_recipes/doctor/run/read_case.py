@@ -127,6 +127,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _of_record(path: Path) -> Case:
+    from hf_recipes.report.comparison import missed_conditions
     from hf_recipes.report.read_run import read_run
     from hf_recipes.report.verdict import verdict
 
@@ -151,6 +152,7 @@ def _of_record(path: Path) -> Case:
         silent=standing.sentence if standing.word.startswith("Silent") and _kept_pace(history) else "",
         unverified=tuple(one.name for one in marked if not one.verified) if any(one.verified for one in marked) else (),
         data_wait=_median(history.series("log", "data_wait_share")),
+        missed=tuple(missed_conditions(record.evaluation)),
         problems=tuple(record.problems),
     )
 
