@@ -26,6 +26,7 @@ from hf_recipes.convert.common_rules import attention, dora, early_stopping, hel
 from hf_recipes.convert.engine import Default, Tool
 from hf_recipes.convert.llamafactory_data import evaluation, max_samples, mix_strategy, training
 from hf_recipes.convert.llamafactory_told import FAMILIES, TOLD
+from hf_recipes.convert.places import ALPACA_JOINED
 from hf_recipes.convert.trainer_keys import no_evaluation, trainer_rules
 from hf_recipes.core.errors import UserError
 
@@ -255,6 +256,7 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
                 {}, "longer rows are cut there, answers too; here they are dropped and counted: overlong says otherwise"
             )
         )
+        told.append(Default({}, ALPACA_JOINED))
     return told
 
 

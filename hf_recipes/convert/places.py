@@ -8,8 +8,14 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, taken
+from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import read_json
-from hf_recipes.data.reading.source_spec import BUILDERS
+from hf_recipes.data.ledger import Ledger
+from hf_recipes.data.reading.source_spec import BUILDERS, SourceSpec
+from hf_recipes.data.reading.sources import read_rows
+
+# LLaMA-Factory (data/converter.py, AlpacaDatasetConverter) and ms-swift (AlpacaPreprocessor) alike.
+ALPACA_JOINED = "alpaca's instruction and input are joined by one line break there, by an empty line here"
 
 
 def finder(config: Path, recipe: Path) -> Callable[[str], str | None]:
@@ -58,6 +64,18 @@ def locate(name: str, config: Path) -> Path | None:
         return given if given.exists() else None
     folders = (Path.cwd(), *config.resolve().parents[:4])
     return next((folder / given for folder in folders if (folder / given).exists()), None)
+
+
+def first_row(name: str, config: Config) -> dict[str, Any]:
+    """The first row of a local file that a configuration names; empty where there is none that can be read."""
+    place = locate(name, config.path)
+    if place is None:
+        return {}
+    try:
+        rows = read_rows(SourceSpec(str(place)), Ledger(name))
+        return dict(next(rows, (None, {}))[1])
+    except (UserError, OSError):
+        return {}
 
 
 def files_of(data_files: Any, config: Config) -> Answer:

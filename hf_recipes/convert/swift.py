@@ -23,7 +23,7 @@ from hf_recipes.convert.answers import (
 )
 from hf_recipes.convert.common_rules import attention, dora, early_stopping, lora_start, only_where
 from hf_recipes.convert.engine import Default, Tool
-from hf_recipes.convert.places import not_found
+from hf_recipes.convert.places import ALPACA_JOINED, first_row, not_found
 from hf_recipes.convert.swift_told import FAMILIES, TOLD
 from hf_recipes.convert.trainer_keys import bf16_weights, no_evaluation, trainer_rules
 from hf_recipes.core.errors import UserError
@@ -101,25 +101,40 @@ def _val_dataset(value: Any, config: Config) -> Answer:
 
 
 def _sources(config: Config, shown: tuple[tuple[str, Answer], ...]) -> Answer:
-    train = [part.recipe for _, part in _parts(config.get("dataset", []), config)]
-    given = [{**part.recipe, "eval_share": 1} for _, part in _parts(config.get("val_dataset", []), config)]
+    train, given = (
+        [part.recipe for _, part in _parts(config.get(key, []), config) if part.recipe]
+        for key in ("dataset", "val_dataset")
+    )
+    given = [{**source, "eval_share": 1} for source in given]
     return Answer("taken", {"datasets": [*train, *given]}, "", shown)
 
 
 def _parts(value: Any, config: Config) -> tuple[tuple[str, Answer], ...]:
-    return tuple((f"[{index}]", _source(word, config)) for index, word in enumerate(_words(value) if value else []))
+    parts: list[tuple[str, Answer]] = []
+    for index, word in enumerate(_words(value) if value else []):
+        parts.append((f"[{index}]", _source(word, config)))
+        if rows := _rows_of_file(word, config):
+            lacking = f"a file is read whole: cut it to {rows} rows beforehand (they are drawn at random there)"
+            parts.append((f"[{word}]", none(lacking)))
+    return tuple(parts)
+
+
+def _rows_of_file(word: str, config: Config) -> str:
+    """How many rows of a local file are asked for; empty where all are."""
+    plain, _, rows = word.rpartition("::")[2].partition("#")
+    return rows if rows and not config.find(word) and config.find(plain) else ""
 
 
 def _source(word: str, config: Config) -> Answer:
     """``hub::name:subset#rows`` (swift/dataset/dataset_syntax.py)."""
     columns = _column_names(config)
     if found := config.find(word):
-        return taken({"path": found, **columns})
+        return taken({"path": found, **(columns or _own_columns(word, config))})
     hub, _, plain = word.rpartition("::")
     plain, _, rows = plain.partition("#")
-    cut = f"cut it to {rows} rows beforehand (they are drawn at random there)" if rows else ""
     if found := config.find(plain):
-        return Answer("taken", {"path": found, **columns}, cut)
+        return taken({"path": found, **(columns or _own_columns(plain, config))})
+    cut = f"cut it to {rows} rows beforehand (they are drawn at random there)" if rows else ""
     name, _, subset = plain.partition(":") if not re.match(r"^[A-Za-z]:[\\/]", plain) else (plain, "", "")
     source: dict[str, Any] = {"path": name, **({"name": subset.split("/")[0]} if subset else {}), **columns}
     if rows and not name.startswith((".", "/")):
@@ -131,6 +146,13 @@ def _source(word: str, config: Config) -> Answer:
             1, "it is ModelScope's name there: see that the Hub has the same, or download it and name its files"
         )
     return taken(source, "; ".join(note for note in notes if note))
+
+
+def _own_columns(name: str, config: Config) -> dict[str, Any]:
+    """Of a file in ms-swift's own format, ``{"query", "response"}`` (swift/dataset/preprocessor/core.py)."""
+    if {"query", "response"} <= first_row(name, config).keys():
+        return {"columns": {"instruction": "query", "output": "response"}}
+    return {}
 
 
 def _column_names(config: Config) -> dict[str, Any]:
@@ -276,10 +298,11 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
         *no_evaluation("ms-swift", config, recipe),
         *bf16_weights("ms-swift", {"method": method, **recipe}),
     ]
-    if recipe.get("packing"):
+    if recipe.get("packing") and "max_length" not in recipe:
         told.append(Default({}, "ms-swift packs up to the model's length; ours up to 1024 tokens: set max_length"))
-    else:
+    elif not recipe.get("packing"):
         told.append(Default({"max_length": None}, "ms-swift's: no limit but the model's; a number bounds memory"))
+    told.append(Default({}, ALPACA_JOINED))
     if method in ("lora", "dora", "qlora"):
         told += [
             Default({"lora_r": 8}, "ms-swift's lora_rank; ours is 16"),

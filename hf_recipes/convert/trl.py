@@ -24,7 +24,7 @@ from hf_recipes.convert.answers import (
 )
 from hf_recipes.convert.common_rules import dora, held_out, only_where
 from hf_recipes.convert.engine import Default, Tool
-from hf_recipes.convert.places import files_of, not_found
+from hf_recipes.convert.places import files_of, first_row, not_found
 from hf_recipes.convert.trainer_keys import SPEED_ONLY, no_evaluation, trainer_rules
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.reading.source_spec import BUILDERS
@@ -225,11 +225,7 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
         Default({"lr_scheduler_type": "linear"}, "TRL's, to zero; ours is a cosine to a tenth of the peak"),
         Default({"warmup_steps": 0}, "TRL's; ours is 3 % of the run"),
         *no_evaluation("TRL", config, recipe),
-        Default(
-            {"assistant_only_loss": False},
-            "TRL learns whole conversations, questions too (of prompt/completion rows the completion alone: for those "
-            "write true)",
-        ),
+        *_what_is_learned(config, recipe),
         Default(
             {}, "longer rows are cut there, answers too; here they are dropped and counted: overlong says otherwise"
         ),
@@ -239,6 +235,37 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
         if "lora_target_modules" not in recipe:
             told.append(Default({}, "PEFT chooses the modules by architecture there; ours are q_proj, v_proj"))
     return told
+
+
+def _what_is_learned(config: Config, recipe: Mapping[str, Any]) -> list[Default]:
+    """By the rows where they are here: TRL learns all of a conversation, and of prompt and completion the latter."""
+    rows = [first_row(name, config) for name in _files_here(config)]
+    pairs = [row for row in rows if {"prompt", "completion"} <= row.keys()]
+    if rows and len(pairs) == len(rows):
+        told = [Default({"assistant_only_loss": True}, "TRL learns of prompt/completion rows the completion alone")]
+    else:
+        told = [
+            Default(
+                {"assistant_only_loss": False},
+                "TRL learns whole conversations, questions too (of prompt/completion rows the completion alone: for "
+                "those write true)",
+            )
+        ]
+    if not rows or any(isinstance(row["prompt"], str) for row in pairs):
+        what = "prompt and completion that are plain texts are joined as they are there"
+        told.append(Default({}, f"{what}; here the tokenizer's chat template is put around them"))
+    return told
+
+
+def _files_here(config: Config) -> list[str]:
+    """The data files that lie on this disk, by the names that the configuration gives them."""
+    entries = config.get("datasets") or config.get("dataset_name") or []
+    names: list[Any] = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        item = entry if isinstance(entry, dict) else {"path": entry}
+        files = item.get("data_files") if item.get("path") in BUILDERS else item.get("path")
+        names += files if isinstance(files, list) else [files]
+    return [name for name in names if isinstance(name, str) and config.find(name)]
 
 
 TRL = Tool(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,51 @@ def test_a_reader_of_trl_with_files_becomes_the_files(files):
 
 def test_a_reader_of_trl_without_files_is_told():
     assert became(trl(dataset_name="json"), "dataset_name").note == "a kind of file, not data: name the file itself"
+
+
+def at(directory, **rows):
+    """Files of rows in a directory, and a configuration in it that finds them."""
+    for name, row in rows.items():
+        (directory / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    return directory / "config.yaml", lambda name: name if (directory / name).is_file() else None
+
+
+def test_rows_in_swifts_own_format_are_read_by_their_columns(tmp_path):
+    path, find = at(tmp_path, own={"query": "a", "response": "b"}, ours={"instruction": "a", "output": "b"})
+    given = {"model": "org/model", "dataset": ["own.jsonl#60", "ours.jsonl"], "use_hf": True}
+    conversion = convert(Config(given, path, find), SWIFT)
+    assert conversion.values["datasets"] == [
+        {"path": "own.jsonl", "columns": {"instruction": "query", "output": "response"}},
+        {"path": "ours.jsonl"},
+    ]
+    (row,) = (row for row in conversion.rows if row.key == "dataset[own.jsonl#60]")
+    assert row.kind == "none" and "cut it to 60 rows beforehand" in row.note
+
+
+def test_packing_up_to_a_given_length_is_the_same_and_not_told():
+    def told(**values):
+        return [default.note for default in swift(packing=True, **values).defaults if "packs up to" in default.note]
+
+    assert told() and not told(max_length=2048)
+
+
+PAIR, CHAT = {"prompt": "a", "completion": "b"}, {"messages": [{"role": "user", "content": "a"}]}
+TURNS = {"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "completion_only", "joined"),
+    [
+        ({"a": PAIR}, True, True),
+        ({"a": TURNS}, True, False),
+        ({"a": CHAT}, False, False),
+        ({"a": PAIR, "b": CHAT}, False, True),
+        ({}, False, True),
+    ],
+)
+def test_what_trl_learns_of_rows_that_are_here(rows, completion_only, joined, tmp_path):
+    path, find = at(tmp_path, **rows)
+    given = {"model_name_or_path": "org/model", "datasets": [{"path": f"{name}.jsonl"} for name in rows or ("org",)]}
+    conversion = convert(Config(given, path, find), TRL)
+    assert conversion.values["assistant_only_loss"] is completion_only
+    assert any("chat template is put around them" in default.note for default in conversion.defaults) is joined
