@@ -60,7 +60,7 @@ def _facts(plan: Plan, device: DevicePlan) -> dict[str, str]:
     facts = {
         "parameters": f"{geometry.total:,}" + _active(geometry),
         "trained": f"{geometry.trained:,} ({geometry.trained / geometry.total:.2%})",
-        "rows": f"{_count(plan.data.rows)}, the longest {settings.tokens} tokens ({plan.data.source})",
+        "rows": f"{_count(plan.data.rows)}, the longest {plan.data.longest} tokens ({plan.data.source})",
         "global batch": _batch(device.shown),
     }
     if time is None:
