@@ -60,8 +60,8 @@ def train_classifier(recipe: Recipe) -> RunDirectory:
         rows, collator = TrainingRows(data.train, longest_row(data.train, recipe)), _Collator(tokenizer)
         start_adapter_of_run(setup, model, rows, collator, resume)
         check_resume(resume, model, total_steps(len(data.train), setup.arguments))
-    if resume is not None:
-        write_out_steps(setup.arguments, total_steps(len(data.train), setup.arguments))
+        if resume is not None:
+            write_out_steps(setup.arguments, total_steps(len(data.train), setup.arguments))
         fitted = fit_in_memory(model, recipe, setup.arguments, setup.precision, rows)
         write_run_record(setup, source, model, task="sequence_classification", labels=data.labels, fitted=fitted)
         keeper = start_checkpoint_keeper(setup, source)
