@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,10 +127,12 @@ def _tell_next(module: str, recipe: Recipe, output: Path) -> None:
     result = next((place for place in (run.adapter, run.model) if place.is_dir()), None)
     if result is None:
         return
-    verbs = ["merge" if module == "hf_recipes.sft" and result == run.adapter else "report"]
+    place = shlex.quote(str(output))
+    merges = module == "hf_recipes.sft" and result == run.adapter
+    lines = [f"hf-recipes merge {place} --to bf16" if merges else f"hf-recipes report {place}"]
     if module == "hf_recipes.sft" and recipe.get("evaluation"):
-        verbs.insert(0, "evaluate")
-    print(f"Result: {result}. Next: {' and '.join(f'hf-recipes {verb} {output}' for verb in verbs)}")
+        lines.insert(0, f"hf-recipes evaluate {place}")
+    print(f"Result: {result}. Next: {' and '.join(lines)}")
 
 
 def _tell_foreign_evaluation(recipe: Recipe) -> None:

@@ -15,6 +15,9 @@ from hf_recipes.core.errors import UserError
 from hf_recipes.core.files import fsync_directory
 from hf_recipes.core.log import logger
 
+_OF_A_MODEL = ("config.json", "adapter_config.json")
+_WEIGHTS = (".safetensors", ".gguf", ".index.json")
+
 
 def check_output(output: Path, overwrite: bool, *inputs: Path) -> None:
     """Raise `UserError` when `output` is there already (and `overwrite` is not given), or is, holds or is inside an
@@ -27,6 +30,13 @@ def check_output(output: Path, overwrite: bool, *inputs: Path) -> None:
         raise UserError(f"The output '{output}' exists: name another, or give --overwrite to replace it.")
     if output.exists() and not output.is_dir():
         raise UserError(f"The output '{output}' is a file: name a directory.")
+    if output.exists() and any(output.iterdir()) and not _holds_a_model(output):
+        raise UserError(f"The output '{output}' holds no model that --overwrite could replace: name another directory.")
+
+
+def _holds_a_model(directory: Path) -> bool:
+    names = [entry.name for entry in directory.iterdir()]
+    return any(name in _OF_A_MODEL or name.endswith(_WEIGHTS) for name in names)
 
 
 @contextmanager

@@ -109,6 +109,7 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *,
         merged.pop("lr_scheduler_kwargs")  # ours belongs to our schedule only
     _require(merged, path, needs_data=needs_data)
     _check_ranges(merged, where)
+    _check_places(merged, where)
     merged["datasets"] = [_located_source(source, path) for source in merged["datasets"]]
     if evaluation := merged.get("evaluation"):
         merged["evaluation"] = _located_evaluation(evaluation, path, where)
@@ -196,7 +197,18 @@ _RANGES: dict[str, tuple[float, float]] = {
     "loraplus_lr_ratio": (1, 1e4),
     "seed": (0, 2**32 - 1),
     "data_seed": (0, 2**32 - 1),
+    "adam_beta1": (0.0, 1 - 1e-9),
+    "adam_beta2": (0.0, 1 - 1e-9),
+    "adam_epsilon": (0.0, 1.0),
+    "weight_decay": (0.0, 100.0),
+    "max_grad_norm": (0.0, 1e12),
+    "neftune_noise_alpha": (0.0, 1e6),
+    "dataloader_num_workers": (0, 1e4),
+    "logging_steps": (0.0, 1e12),
+    "save_steps": (0.0, 1e12),
+    "eval_steps": (0.0, 1e12),
 }
+_FILES = ("deepspeed", "accelerator_config", "fsdp_config")
 
 
 def _check_ranges(values: dict[str, Any], where: Callable[[str], str]) -> None:
@@ -204,6 +216,14 @@ def _check_ranges(values: dict[str, Any], where: Callable[[str], str]) -> None:
         value = values.get(key)
         if value is not None and not low <= value <= high:
             raise UserError(f"{where(key)}: '{key}' is {value}: give a value from {low:g} to {high:g}.")
+
+
+def _check_places(values: dict[str, Any], where: Callable[[str], str]) -> None:
+    for key in _FILES:
+        if isinstance(value := values.get(key), str) and value.endswith(".json") and not Path(value).is_file():
+            raise UserError(f"{where(key)}: {key} names '{value}', which does not exist: correct the path.")
+    if any(character in str(values.get("output_dir") or "") for character in "\n\r\0"):
+        raise UserError(f"{where('output_dir')}: output_dir holds a line break or a null byte: name it without.")
 
 
 def _beside_recipe(name: str, recipe: Path) -> str:

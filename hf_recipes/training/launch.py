@@ -132,7 +132,15 @@ def launch(
     status = output_dir / "status.json"
     before = status.read_bytes() if status.is_file() else None
     status.unlink(missing_ok=True)
-    end = run_group(command, launch_environment(num_processes), module, grace_seconds)
+    with tempfile.TemporaryDirectory(prefix="hf_recipes_end_") as folder:
+        told = Path(folder) / "end.json"  # where the run directory cannot be written to, or is another's
+        environment = {**launch_environment(num_processes), MACHINE_END: str(told)}
+        end = run_group(command, environment, module, grace_seconds)
+        refused = read_json(told) if told.is_file() and not status.is_file() else None
+    if refused is not None:
+        if end.code:
+            logger.error("%s", refused["sentence"])  # once more, below a launcher's traceback
+        return int(refused["code"])
     if not status.is_file():
         _tell_end(output_dir, end)
     elif end.code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import time
@@ -21,12 +22,15 @@ from hf_recipes.core.secrets import without_secrets
 from hf_recipes.core.versions import stack_versions
 from hf_recipes.models.precision import Hardware, Precision
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.environment import LAUNCHED_BY_US
 from hf_recipes.training.own_code import remember_code
 from hf_recipes.training.requeue import check_same_recipe, end_if_finished, newest_run, resume_request, tell_request
 from hf_recipes.training.same_run import RESTORED, record_of_run
 from hf_recipes.training.trackers import tracker_problem
 
 RUNS_ROOT = Path("runs")
+_NO_ROOM = "No space left on device"
+_OF_A_RUN = ("data.json", "plan.json", "report.html", "curves.png", "overfit.json")
 _OF_A_MODEL = ("config.json", "adapter_config.json")
 
 
@@ -46,10 +50,14 @@ def choose_output(recipe: Recipe) -> Path:
     model = next((name for name in _OF_A_MODEL if (path / name).is_file()), None)
     if model and not request:
         raise UserError(f"output_dir: '{path}' holds a model ({model}): name another, so that it stays as it is.")
+    foreign = next((name for name in _OF_A_RUN if (path / name).exists()), None)
+    if foreign and not (is_run(path) or (path / "status.json").exists() or list_checkpoints(path)):
+        raise UserError(f"output_dir: '{path}' holds a {foreign} of no run, which would be written over: name another.")
     if request == "auto":
         check_same_recipe(path, recipe)
         end_if_finished(path, recipe)
-    if not request and (is_run(path) or list_checkpoints(path)) and not _never_began(path):
+    checked = os.environ.get(LAUNCHED_BY_US)  # by the launcher, which has put the last status away since
+    if not request and not checked and (is_run(path) or list_checkpoints(path)) and not _never_began(path):
         raise UserError(
             f"output_dir: '{path}' already holds a run: resume it with --resume_from_checkpoint last, or name another."
         )
@@ -161,12 +169,23 @@ def recorded_end(path: Path) -> Iterator[dict[str, Any]]:
         write_status(path, 130, "interrupted", facts)
         raise
     except BaseException as error:
-        if told := tracker_problem(error):
+        if told := tracker_problem(error) or full_disk(error, path):
             write_status(path, UserError.exit_code, told, facts)
-            raise ErrorOfOneRank(told) from error  # trackers run on rank 0 alone
+            raise ErrorOfOneRank(told) from error  # trackers run, and most is written, on rank 0 alone
         write_status(path, 1, f"crashed with {type(error).__name__}: {' '.join(str(error).split())[:500]}", facts)
         raise
     write_status(path, 0, facts.pop("sentence", "finished"), facts)
+
+
+def full_disk(error: BaseException, run: Path) -> str | None:
+    """One sentence for a disk without room, however it was told (safetensors and tokenizers raise errors of their own);
+    None for all other errors."""
+    if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and _NO_ROOM not in str(error):
+        return None
+    return (
+        f"The disk of '{run}' is full: free some space, see with `hf-recipes verify` what is whole, then go on with "
+        "--resume_from_checkpoint last."
+    )
 
 
 def write_status(path: Path, code: int, sentence: str, facts: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def _device_name(device: DevicePlan) -> str:
 
 
 def _facts(plan: Plan, device: DevicePlan) -> dict[str, str]:
-    geometry, settings, time = plan.geometry, device.shown.settings, device.time
+    geometry, time = plan.geometry, device.time
     facts = {
         "parameters": f"{geometry.total:,}" + _active(geometry),
         "trained": f"{geometry.trained:,} ({geometry.trained / geometry.total:.2%})",

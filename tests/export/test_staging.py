@@ -39,18 +39,26 @@ def test_an_error_leaves_nothing(tmp_path):
 def test_an_existing_output_is_refused_and_replaced_only_when_the_new_one_is_whole(tmp_path):
     output = tmp_path / "out"
     output.mkdir()
-    (output / "old").write_text("x")
+    (output / "config.json").write_text("x")
     with pytest.raises(UserError, match="exists: name another, or give --overwrite"):
         check_output(output, False)
     check_output(output, True)
     with pytest.raises(RuntimeError), staged(output):
         raise RuntimeError
-    assert names(output) == ["old"]
+    assert names(output) == ["config.json"]
     with staged(output) as directory:
         (directory / "new").write_text("y")
-        assert names(output) == ["old"]
+        assert names(output) == ["config.json"]
     assert names(tmp_path) == ["out"]
     assert names(output) == ["new"]
+
+
+def test_what_is_no_model_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="holds no model that --overwrite could replace"):
+        check_output(tmp_path, True)
+    (tmp_path / "thesis.txt").unlink()
+    check_output(tmp_path, True)  # empty
 
 
 def test_an_output_that_cannot_be_replaced_stays(tmp_path):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from hf_recipes.core.errors import UserError
 from hf_recipes.core.events import EventLog
 from hf_recipes.training import launch as launch_module
+from hf_recipes.training.environment import MACHINE_END
 from hf_recipes.training.launch import launch, launch_command, launch_environment
 from hf_recipes.training.rank_group import GroupEnd
 
@@ -61,6 +63,22 @@ def test_the_exit_code_is_that_of_the_run(status, launcher_code, code, tmp_path,
     (tmp_path / "status.json").write_text(json.dumps({"code": 5}))  # of an earlier run: must not be read
     monkeypatch.setattr(launch_module, "run_group", run)
     assert launch("m", [], tmp_path) == code
+
+
+@pytest.mark.parametrize("launcher", [0, 1])
+def test_what_a_rank_told_where_it_could_leave_no_status_is_the_end(launcher, tmp_path, monkeypatch, caplog):
+    """The directory is another run's, or its disk is full."""
+    (tmp_path / "events.jsonl").write_text("")
+
+    def run(_command, environment, *_more):
+        told = {"code": 2, "sentence": "is being written by another run"}
+        Path(environment[MACHINE_END]).write_text(json.dumps(told))
+        return GroupEnd(launcher)
+
+    monkeypatch.setattr(launch_module, "run_group", run)
+    assert launch("m", [], tmp_path) == 2
+    assert not (tmp_path / "status.json").exists()  # nothing is said of the other run
+    assert ("is being written" in caplog.text) == bool(launcher)  # last, below a traceback
 
 
 @pytest.mark.parametrize("status", [{"code": 75}, {"code": 0}])

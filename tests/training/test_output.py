@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from hf_recipes.core.errors import CheckFailed, UserError
+from hf_recipes.core.errors import CheckFailed, ErrorOfOneRank, UserError
 from hf_recipes.recipe.resolve import Recipe
+from hf_recipes.training.environment import LAUNCHED_BY_US
 from hf_recipes.training.output import choose_output, recorded_end
 
 
@@ -38,6 +39,24 @@ def test_a_given_directory_is_taken_unless_it_holds_a_run(tmp_path):
     assert choose_output(recipe(output_dir="old", resume_from_checkpoint="last")).name == "old"
 
 
+@pytest.mark.parametrize("name", ["data.json", "plan.json", "report.html", "curves.png"])
+def test_files_of_ones_own_are_not_written_over(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"holds a {name} of no run"):
+        choose_output(recipe(output_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), Exception("No space left on device (os error 28)")]
+)
+def test_a_full_disk_is_one_sentence_whoever_says_it(error, tmp_path):
+    with (
+        pytest.raises(ErrorOfOneRank, match=r"is full: free some space.*resume_from_checkpoint last"),
+        recorded_end(tmp_path),
+    ):
+        raise error
+
+
 @pytest.mark.parametrize("name", ["config.json", "adapter_config.json"])
 def test_a_directory_that_holds_a_model_is_no_place_for_a_run(name, tmp_path):
     (tmp_path / name).write_text("{}")
@@ -45,6 +64,12 @@ def test_a_directory_that_holds_a_model_is_no_place_for_a_run(name, tmp_path):
         choose_output(recipe(output_dir=str(tmp_path)))
     again = recipe(output_dir=str(tmp_path), resume_from_checkpoint="last")  # where another trainer put both
     assert choose_output(again) == tmp_path
+
+
+def test_a_rank_takes_the_directory_that_its_launcher_chose(tmp_path, monkeypatch):
+    """The launcher asked how the last run ended, and put its status away for the new one."""
+    monkeypatch.setenv(LAUNCHED_BY_US, "1")
+    assert choose_output(recipe(output_dir=str(make_run(tmp_path / "old")))) == tmp_path / "old"
 
 
 def ended(path, code, last_step=0):

@@ -64,6 +64,7 @@ class Sizes:
         )
 
 
+_MOST_MISSING = 1000
 _Size = int | None
 _LAYER_SHAPES: tuple[tuple[str, Any], ...] = (
     (r"self_attn\.q_proj\.weight", lambda s: (s.query, s.hidden)),
@@ -167,6 +168,9 @@ def _missing_in_layers(
     sizes: Sizes, more_layers: bool, tensors: Mapping[str, TensorFacts]
 ) -> Iterator[tuple[str, str]]:
     prefix, layers = _by_layer(tensors)
+    if sizes.layers is not None and sizes.layers > len(layers) + _MOST_MISSING:  # not to be told one by one
+        yield f"{prefix}layers", f"are {len(layers)}, and {CONFIG_NAME} has {sizes.layers:.6g}"
+        return
     expected = set(range(sizes.layers)) if sizes.layers is not None else set(layers)
     for number in sorted(expected - set(layers)):
         yield f"{prefix}layers.{number}", f"is missing as a whole: {CONFIG_NAME} has {sizes.layers} layers"
@@ -214,5 +218,5 @@ def _each_expert(module: str, experts: int | None, held: set[str]) -> list[str]:
         return [module]
     numbers = [int(match[0]) for name in held if (match := _EXPERT.search(name))]
     # A damaged name may hold no number, or a huge one: among so many the first one missing is found all the same.
-    count = experts if experts is not None else 1 + min(max(numbers, default=0), len(held))
+    count = min(experts, len(held) + 1) if experts is not None else 1 + min(max(numbers, default=0), len(held))
     return [module.replace("*", str(number)) for number in range(count)]

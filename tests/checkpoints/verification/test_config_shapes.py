@@ -51,6 +51,7 @@ def found(directory):
         ("intermediate_size", 128, "mlp.down_proj"),
         ("num_hidden_layers", 1, "layers.1"),
         ("num_hidden_layers", 3, "layers.2"),
+        ("num_hidden_layers", 10**9, "layers"),  # in constant time and memory
     ],
 )
 def test_a_config_of_another_model_is_found_and_the_tensor_named(key, value, tensor, untied):
