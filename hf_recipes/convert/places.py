@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, taken
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import read_json
+from hf_recipes.core.files import expanded, read_json
 from hf_recipes.data.ledger import Ledger
 from hf_recipes.data.reading.source_spec import BUILDERS, SourceSpec
 from hf_recipes.data.reading.sources import read_rows
@@ -30,7 +30,7 @@ def finder(config: Path, recipe: Path) -> Callable[[str], str | None]:
         found = locate(name, config)
         if found is None:
             return None
-        if Path(name).expanduser().is_absolute():
+        if expanded(name).is_absolute():
             return str(found)
         try:
             return Path(os.path.relpath(found, recipe.parent.resolve())).as_posix()
@@ -57,7 +57,7 @@ def reader(config: Path) -> Callable[[str], Any]:
 
 def locate(name: str, config: Path) -> Path | None:
     """The file or directory a configuration means by `name`, or None."""
-    given = Path(name).expanduser()
+    given = expanded(name)
     if not name or "\n" in name:
         return None
     if given.is_absolute():

@@ -27,6 +27,14 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def expanded(name: str | Path) -> Path:
+    """The path with its ``~`` replaced; as it is where there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def staged_beside(path: Path, ending: str = "tmp") -> Path:
     """A hidden name beside `path` that no other writer takes, to be renamed to it. Process ids would not do: they are
     the same in two containers that share a directory."""

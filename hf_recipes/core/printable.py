@@ -27,7 +27,7 @@ def print_drawn(render: Callable[[bool], str], characters: str) -> None:
         render: takes whether it must be plain.
         characters: that it is drawn with.
     """
-    encoding = sys.stdout.encoding or "ascii"
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"  # a stdout that is closed is None
     try:
         characters.encode(encoding)
         print(render(False))

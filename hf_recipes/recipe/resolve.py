@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_recipes.core.errors import UserError
-from hf_recipes.core.files import json_safe, short_digest
+from hf_recipes.core.files import expanded, json_safe, short_digest
 from hf_recipes.core.secrets import secret_places
 from hf_recipes.recipe.defaults import recipe_defaults
 from hf_recipes.recipe.key_table import load_key_table
@@ -99,9 +99,7 @@ def _resolve(path: Path, values: dict[str, Any], where: Callable[[str], str], *,
     for old, new in _RENAMED_KEYS.items():
         if old in checked and checked.setdefault(new, checked[old]) != checked.pop(old):
             raise UserError(f"{where(old)}: '{old}' and '{new}' are the same key, with two values: keep one.")
-    checked |= {
-        key: str(Path(checked[key]).expanduser()) for key in _OWN_PATHS if str(checked.get(key)).startswith("~")
-    }
+    checked |= {key: str(expanded(checked[key])) for key in _OWN_PATHS if str(checked.get(key)).startswith("~")}
     merged = {**recipe_defaults(checked.get("method", "lora")), **checked}
     if merged.get("lora_target_parameters") and "lora_dropout" not in checked:
         merged["lora_dropout"] = 0.0  # PEFT puts LoRA on parameters without dropout only
@@ -230,7 +228,7 @@ def _beside_recipe(name: str, recipe: Path) -> str:
     """A relative data path means the working directory first, then the recipe's own, then the shipped recipes'; what is
     in none of them stays as it is (a Hub name, a glob, or an error told where the file is read)."""
     if name.startswith("~"):
-        return str(Path(name).expanduser())
+        return str(expanded(name))
     if Path(name).is_absolute() or Path(name).exists():
         return name
     beside = (folder / name for folder in (recipe.parent, recipes_root()))

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from hf_recipes.cli.main import main
+from hf_recipes.core.files import expanded
 from hf_recipes.doctor.environment.facts import Facts, Machine
-from hf_recipes.doctor.environment.machine import own_path
 from hf_recipes.doctor.environment.machine_rules import on_cores
 from hf_recipes.doctor.log.diagnosis import diagnose_log, render
 from hf_recipes.doctor.private import Hider
@@ -157,4 +157,4 @@ def test_threads_that_are_no_number_are_told(threads, odd):
 
 
 def test_a_home_of_nobody_is_left_as_it_is():
-    assert str(own_path("~nobody-of-that-name/x")) == "~nobody-of-that-name/x"
+    assert str(expanded("~nobody-of-that-name/x")) == "~nobody-of-that-name/x"

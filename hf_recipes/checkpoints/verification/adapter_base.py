@@ -14,6 +14,7 @@ from hf_recipes.checkpoints.verification.findings import Findings
 from hf_recipes.checkpoints.verification.scan_facts import FileScan, TensorFacts
 from hf_recipes.checkpoints.verification.tokenizer_fit import embedding_rows
 from hf_recipes.core.bounded_json import parse_json
+from hf_recipes.core.files import expanded
 from hf_recipes.core.tensors import DamagedFile, entries_by_name
 
 _PREFIX = "base_model.model."
@@ -47,7 +48,7 @@ def find_known_base(directory: Path, config: Mapping[str, Any]) -> Path | None:
     revision = config.get("revision") or recorded.get("revision")
     for name in (config.get("base_model_name_or_path"), recorded.get("name_or_path")):
         if isinstance(name, str) and name and "\0" not in name:
-            place = Path(name).expanduser()
+            place = expanded(name)
             if (place / "config.json").is_file():
                 return place
             if _HUB_NAME.match(name) and (cached := _in_hub_cache(name, revision)):

@@ -65,6 +65,7 @@ class Sizes:
 
 
 _MOST_MISSING = 1000
+_SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _Size = int | None
 _LAYER_SHAPES: tuple[tuple[str, Any], ...] = (
     (r"self_attn\.q_proj\.weight", lambda s: (s.query, s.hidden)),
@@ -102,10 +103,22 @@ def check_config(prefix: str, inside: Mapping[str, FileScan], findings: Findings
         kind = part.get("model_type") or config["model_type"]
         findings.note(f"{prefix}{CONFIG_NAME}: the layout of '{kind}' is judged by --level reload only.")
         return
+    for key, value in _odd_sizes(part):
+        findings.problem(
+            f"{prefix}{CONFIG_NAME}", f"{key} is {value!r}, not a whole number above 0: it cannot be loaded"
+        )
     tensors = _language_model(tensors) if part is text else tensors
     where = {tensor: f"{prefix}{file}" for file, held in files.items() for tensor in held or ()}
     for tensor, what in _told_once([*_wrong_shapes(Sizes.of(part), tensors), *_missing(config, part, tensors)]):
         findings.problem(where.get(tensor, f"{prefix}{CONFIG_NAME}"), what, tensor)
+
+
+def _odd_sizes(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Sizes that no model of these kinds could have."""
+    for key in _SIZES:
+        value = config.get(key, 1)
+        if type(value) is not int or value < 1:
+            yield key, value
 
 
 def _told_once(problems: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:

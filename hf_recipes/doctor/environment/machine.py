@@ -18,6 +18,7 @@ from pathlib import Path
 from hf_recipes.core.cache import cache_directory
 from hf_recipes.core.container_memory import container_memory
 from hf_recipes.core.cores import usable_cores
+from hf_recipes.core.files import expanded
 from hf_recipes.doctor.environment.facts import Builders, Disk, Lock, Machine
 
 _CPU_FILES = (Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"))
@@ -77,19 +78,11 @@ def _disks() -> tuple[Disk, ...]:
     hub = os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "hub"
     places = (
         ("runs", Path.cwd() / "runs"),
-        ("Hub cache", own_path(hub)),
+        ("Hub cache", expanded(hub)),
         ("prepared data", cache_directory()),
         ("temporary files", Path(tempfile.gettempdir())),
     )
     return tuple(_disk(purpose, path) for purpose, path in places)
-
-
-def own_path(path: Path | str) -> Path:
-    """A path whose ``~`` is resolved, as given where it names a user that is not there."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
 
 
 def _disk(purpose: str, path: Path) -> Disk:

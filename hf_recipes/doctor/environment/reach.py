@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from hf_recipes.core.files import expanded
 from hf_recipes.doctor.environment.facts import Reach
-from hf_recipes.doctor.environment.machine import own_path
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -63,4 +63,4 @@ def _is_free(port: int) -> bool:
 
 def _has_token() -> bool:
     file = os.environ.get("HF_TOKEN_PATH") or Path(os.environ.get("HF_HOME") or "~/.cache/huggingface") / "token"
-    return any(os.environ.get(name) for name in _TOKENS) or own_path(file).is_file()
+    return any(os.environ.get(name) for name in _TOKENS) or expanded(file).is_file()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_recipes.core.errors import UserError
+from hf_recipes.core.files import expanded
 from hf_recipes.export.bases.hub import fetch_snapshot, split_name
 from hf_recipes.export.bases.refuse import refuse_quantised
 
@@ -17,7 +18,7 @@ def find_adapter(adapter: Path | str) -> Path:
     Raises:
         UserError: there is none, or it cannot be had.
     """
-    path = Path(adapter).expanduser()
+    path = expanded(adapter)
     name = split_name(str(adapter))
     if path.exists() or name is None or "/" not in name[0]:
         return path
@@ -46,7 +47,7 @@ def find_base(config: Mapping[str, Any], base: Path | str | None, recorded: Mapp
         name = gguf
     if not name:
         raise UserError("adapter_config.json names no base model: give it with --base.")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     hub = split_name(name)

@@ -211,3 +211,13 @@ def test_a_damaged_number_of_an_expert_is_a_missing_one_and_no_crash(odd):
     sizes = SimpleNamespace(experts=None)
     found = dict(_unlike_the_others({0: whole, 1: {odd}}, sizes))
     assert "mlp.experts.0.up" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden_size", "abc"), ("hidden_size", 32.5), ("num_attention_heads", 0), ("num_hidden_layers", [2]),
+     ("vocab_size", None), ("intermediate_size", True)],
+)  # fmt: skip
+def test_sizes_that_no_model_can_have_are_named(key, value, untied):
+    change_config(untied, **{key: value})
+    assert any(f"{key} is {value!r}, not a whole number above 0" in problem for problem in found(untied))
