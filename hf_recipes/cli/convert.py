@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -116,6 +117,7 @@ def _in_their_words(sentence: str, conversion: Conversion, source: Path) -> str:
 
 def _write_checked(text: str, output: Path, reword: Callable[[str], str]) -> None:
     """Write the recipe under its name once it loads, data sources and thresholds included; else leave nothing."""
+    new = [folder for folder in output.parents if not folder.exists()]
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.part")
     draft.write_text(text, encoding="utf-8")
@@ -128,6 +130,9 @@ def _write_checked(text: str, output: Path, reword: Callable[[str], str]) -> Non
         raise UserError(f"No recipe was written: {reword(sentence)}") from None
     finally:
         draft.unlink()
+        for folder in new:
+            with contextlib.suppress(OSError):  # the recipe is in it
+                folder.rmdir()
 
 
 def _check(recipe_file: Path) -> None:

@@ -139,3 +139,11 @@ def test_what_is_no_configuration_is_one_sentence(name, content, sentence, folde
     told = capsys.readouterr().err
     assert sentence in told and told.count("\n") == 1 and "Errno" not in told
     assert not (folder / "recipe.yaml").exists()
+
+
+def test_a_refused_conversion_leaves_no_directory_and_one_that_is_written_does(folder, capsys):
+    (folder / "bad.yaml").write_text(AXOLOTL.replace("sequence_len: ", "sequence_len: 5 #"), encoding="utf-8")
+    assert main(["convert", "bad.yaml", "--output", "new/deep/recipe.yaml"]) == 2
+    assert not (folder / "new").exists()
+    assert main(["convert", "ax.yaml", "--output", "new/deep/recipe.yaml"]) == 0
+    assert (folder / "new" / "deep" / "recipe.yaml").is_file()
