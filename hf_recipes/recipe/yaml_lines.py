@@ -56,8 +56,10 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         refuse_special(path)
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UserError(f"Recipe '{path}' cannot be read: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"Recipe '{path}' is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
     lines: dict[str, int] = {}
     try:
         loader = _Loader(text)
@@ -92,6 +94,9 @@ def _construct(
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                line = key_node.start_mark.line + 1
+                raise UserError(f"{path} line {line}: merge keys (<<) are not read here: write the keys out.")
             key = str(loader.construct_object(key_node))
             dotted = f"{prefix}{key}"
             line = key_node.start_mark.line + 1

@@ -79,7 +79,7 @@ def test_wrong_yaml_names_the_line(tmp_path, text, sentence):
 def test_an_unreadable_file_is_named(tmp_path):
     path = tmp_path / "latin.yaml"
     path.write_bytes(b"a: \xe9\n")
-    with pytest.raises(UserError, match=r"latin\.yaml' cannot be read"):
+    with pytest.raises(UserError, match=r"latin\.yaml' is not UTF-8 text"):
         load_yaml(path)
 
 
@@ -100,3 +100,16 @@ def test_what_the_parser_cannot_even_read_is_one_sentence(tmp_path, text, senten
         load_yaml(write(tmp_path, text))
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("a: 1\n".encode("utf-16"), r"is not UTF-8 text \(byte 0\): save it as UTF-8"),
+        (b"base: &b {x: 1}\nwatch:\n  <<: *b\n", r"line 3: merge keys \(<<\) are not read here: write the keys out"),
+    ],
+)
+def test_what_is_no_plain_recipe_is_told_with_the_way_out(content, sentence, tmp_path):
+    (tmp_path / "r.yaml").write_bytes(content)
+    with pytest.raises(UserError, match=sentence):
+        load_yaml(tmp_path / "r.yaml")
