@@ -220,8 +220,10 @@ def _check_places(values: dict[str, Any], where: Callable[[str], str]) -> None:
     for key in _FILES:
         if isinstance(value := values.get(key), str) and value.endswith(".json") and not Path(value).is_file():
             raise UserError(f"{where(key)}: {key} names '{value}', which does not exist: correct the path.")
-    if any(character in str(values.get("output_dir") or "") for character in "\n\r\0"):
-        raise UserError(f"{where('output_dir')}: output_dir holds a line break or a null byte: name it without.")
+    output = str(values.get("output_dir") or "")
+    if any(character in output for character in "\n\r\0"):
+        what = f"output_dir: {output!r} holds a line break or a null byte"
+        raise UserError(f"{where('output_dir')}: {what}: name it without.")
 
 
 def _beside_recipe(name: str, recipe: Path) -> str:

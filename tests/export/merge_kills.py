@@ -92,7 +92,7 @@ def main() -> None:
     place = Path(output)
     if overwrite:
         place.mkdir()
-        (place / "old").write_text("old")
+        (place / "config.json").write_text("{}")
     old = content(place)
     total = count_moments(adapter, output, overwrite)
     whole = content(place)
@@ -103,7 +103,7 @@ def main() -> None:
             shutil.rmtree(leftover)
         if overwrite:
             place.mkdir()
-            (place / "old").write_text("old")
+            (place / "config.json").write_text("{}")
         status = forked(lambda moment=moment: merge(adapter, output, overwrite, moment))
         left = content(place)
         state = "absent" if left is None else "old" if left == old else "whole" if left == whole else "broken"

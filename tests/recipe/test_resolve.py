@@ -108,7 +108,7 @@ def test_a_bare_dataset_name_is_a_path(recipe_file):
         (RECIPE + "adam_beta2: -1\n", "line 6: 'adam_beta2' is -1.0: give a value from 0 to 1"),
         (RECIPE + "max_grad_norm: .nan\n", "max_grad_norm"),
         (RECIPE + "deepspeed: nope.json\n", "line 6: deepspeed names 'nope.json', which does not exist"),
-        (RECIPE + 'output_dir: "a\\nb"\n', "output_dir holds a line break"),
+        (RECIPE + 'output_dir: "a\\nb"\n', "holds a line break or a null byte"),
         (RECIPE + "general_share: 1.5\n", "line 6: 'general_share' is 1.5: give a value from 0 to 0.9"),
         (RECIPE + "lora_r: 0\n", "line 6: 'lora_r' is 0"),
         (RECIPE + "leraning_rate: 1\n", "line 6: unknown key 'leraning_rate' (did you mean 'learning_rate'?)"),
