@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hf_recipes.convert.answers import Answer, Config, is_nothing, is_off, is_on, none, same, taken
 
 _NOTE = "batch, precision and clipping come from the recipe's own keys"
-
+# Nothing is shared out among one, and DeepSpeed or FSDP costs time there; offloads help one device too.
+_SHARED_OUT = ("zero1", "zero2", "zero3", "fsdp")
+_ON_ONE = "on one device write strategy: single"
 
 # Keys of the tools that cut rows, and that cut matrices, over processes; each is a strategy by itself.
 _CUT_ROWS = ("context_parallel_size", "sequence_parallel_degree", "sequence_parallel_size")
@@ -48,7 +51,12 @@ def deepspeed(value: Any, config: Config) -> Answer:
     note = f"{read}{_NOTE}" + (
         f"; its own {' and '.join(own)} are not taken over: see optim, lr_scheduler_type" if own else ""
     )
-    return taken({"strategy": strategy}, note)
+    return taken({"strategy": strategy}, _with_one(note, strategy))
+
+
+def _with_one(note: str, strategy: str) -> str:
+    """The note, and what to write on one device, where the strategy is of use on several only."""
+    return f"{note}; {_ON_ONE}" if strategy in _SHARED_OUT else note
 
 
 def _by_settings(settings: Mapping[str, Any]) -> str | None:
@@ -90,11 +98,10 @@ def fsdp(value: Any, config: Config) -> Answer:
         return none(_ONE)
     if isinstance(value, dict):
         return fsdp_config(value, config)
-    if "shard_grad_op" in _options(config):
-        return taken(
-            {"strategy": _fsdp_strategy(config)}, "weights are gathered anew; strategy: zero2 keeps them whole"
-        )
-    return taken({"strategy": _fsdp_strategy(config)}, "by FSDP2")
+    strategy = _fsdp_strategy(config)
+    gathered = "weights are gathered anew; strategy: zero2 keeps them whole"
+    note = gathered if "shard_grad_op" in _options(config) else "by FSDP2"
+    return taken({"strategy": strategy}, _with_one(note, strategy))
 
 
 def fsdp_config(value: Any, config: Config) -> Answer:
@@ -111,7 +118,21 @@ def fsdp_config(value: Any, config: Config) -> Answer:
     recipe: dict[str, Any] = {"strategy": strategy}
     for _, part in parts:
         recipe |= part.recipe
-    return Answer("taken", recipe, "by FSDP2", parts if isinstance(value, dict) else ())
+    if not isinstance(value, dict):
+        return taken(recipe, _with_one("by FSDP2", strategy))
+    return Answer("taken", recipe, "by FSDP2", parts if _has_text(config) else _told_with_first(parts, strategy))
+
+
+def _has_text(config: Config) -> bool:
+    """Whether `fsdp` has options of its own beside `fsdp_config`, and so tells of the strategy."""
+    value = config.get("fsdp", False)
+    return not isinstance(value, dict) and not is_nothing(value)
+
+
+def _told_with_first(parts: tuple[tuple[str, Answer], ...], strategy: str) -> tuple[tuple[str, Answer], ...]:
+    """The keys of a mapping, of which the first tells what to write on one device: the mapping has no row itself."""
+    (name, first), *others = parts
+    return (name, replace(first, note=_with_one(first.note or "by FSDP2", strategy))), *others
 
 
 def _options(config: Config) -> set[str]:

@@ -29,6 +29,9 @@ from hf_recipes.convert.trainer_keys import SPEED_ONLY, no_evaluation, trainer_r
 from hf_recipes.core.errors import UserError
 from hf_recipes.data.reading.source_spec import BUILDERS
 
+# completion_only_loss, where it is not given, is decided by the first row (trl/trainer/sft_trainer.py).
+_COMPLETION_ALONE = "TRL learns of prompt/completion rows the completion alone"
+
 
 def _method(config: Config) -> str:
     """use_peft, load_in_4bit, load_in_8bit and use_dora together; without PEFT every weight is trained."""
@@ -126,6 +129,8 @@ def _completion_only(value: Any, config: Config) -> Answer:
 def _assistant_only(value: Any, config: Config) -> Answer:
     if config.get("completion_only_loss") is not None and not is_on(value):
         return same("told with completion_only_loss")
+    if not is_on(value) and _all_pairs(config):
+        return taken({"assistant_only_loss": True}, _COMPLETION_ALONE)
     return taken({"assistant_only_loss": is_on(value)})
 
 
@@ -225,7 +230,7 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
         Default({"lr_scheduler_type": "linear"}, "TRL's, to zero; ours is a cosine to a tenth of the peak"),
         Default({"warmup_steps": 0}, "TRL's; ours is 3 % of the run"),
         *no_evaluation("TRL", config, recipe),
-        *_what_is_learned(config, recipe),
+        *_what_is_learned(config),
         Default(
             {}, "longer rows are cut there, answers too; here they are dropped and counted: overlong says otherwise"
         ),
@@ -237,12 +242,10 @@ def _defaults(config: Config, recipe: Mapping[str, Any]) -> Sequence[Default]:
     return told
 
 
-def _what_is_learned(config: Config, recipe: Mapping[str, Any]) -> list[Default]:
+def _what_is_learned(config: Config) -> list[Default]:
     """By the rows where they are here: TRL learns all of a conversation, and of prompt and completion the latter."""
-    rows = [first_row(name, config) for name in _files_here(config)]
-    pairs = [row for row in rows if {"prompt", "completion"} <= row.keys()]
-    if rows and len(pairs) == len(rows):
-        told = [Default({"assistant_only_loss": True}, "TRL learns of prompt/completion rows the completion alone")]
+    if _all_pairs(config):
+        told = [Default({"assistant_only_loss": True}, _COMPLETION_ALONE)]
     else:
         told = [
             Default(
@@ -251,21 +254,32 @@ def _what_is_learned(config: Config, recipe: Mapping[str, Any]) -> list[Default]
                 "those write true)",
             )
         ]
-    if not rows or any(isinstance(row["prompt"], str) for row in pairs):
+    if any(row is None or isinstance(row.get("prompt"), str) for row in _first_rows(config)):
         what = "prompt and completion that are plain texts are joined as they are there"
         told.append(Default({}, f"{what}; here the tokenizer's chat template is put around them"))
     return told
 
 
-def _files_here(config: Config) -> list[str]:
-    """The data files that lie on this disk, by the names that the configuration gives them."""
+def _all_pairs(config: Config) -> bool:
+    """Whether every source is here and holds prompts and completions."""
+    rows = _first_rows(config)
+    return bool(rows) and all(row is not None and {"prompt", "completion"} <= row.keys() for row in rows)
+
+
+def _first_rows(config: Config) -> list[dict[str, Any] | None]:
+    """The first row of every source; None of those that are not on this disk, of which nothing is known."""
+    return [first_row(name, config) if config.find(name) else None for name in _source_names(config)]
+
+
+def _source_names(config: Config) -> list[str]:
+    """The files or data sets by the names that the configuration gives them."""
     entries = config.get("datasets") or config.get("dataset_name") or []
     names: list[Any] = []
     for entry in entries if isinstance(entries, list) else [entries]:
         item = entry if isinstance(entry, dict) else {"path": entry}
         files = item.get("data_files") if item.get("path") in BUILDERS else item.get("path")
         names += files if isinstance(files, list) else [files]
-    return [name for name in names if isinstance(name, str) and config.find(name)]
+    return [str(name) for name in names]
 
 
 TRL = Tool(

@@ -179,3 +179,22 @@ def test_what_trl_learns_of_rows_that_are_here(rows, completion_only, joined, tm
     conversion = convert(Config(given, path, find), TRL)
     assert conversion.values["assistant_only_loss"] is completion_only
     assert any("chat template is put around them" in default.note for default in conversion.defaults) is joined
+
+
+@pytest.mark.parametrize(
+    ("values", "completion_only"),
+    [
+        ({"dataset_name": "a.jsonl"}, True),
+        ({"datasets": [{"path": "json", "data_files": "a.jsonl"}]}, True),
+        ({"datasets": [{"path": "a.jsonl"}, {"path": "org/data"}]}, False),  # nothing is known of the second
+        ({"dataset_name": "a.jsonl", "assistant_only_loss": False}, True),
+        ({"dataset_name": "a.jsonl", "assistant_only_loss": False, "completion_only_loss": False}, False),
+        ({"dataset_name": "a.jsonl", "completion_only_loss": False}, False),
+        ({"dataset_name": "org/data", "assistant_only_loss": False}, False),
+    ],
+)
+def test_trl_learns_the_completion_alone_unless_told_otherwise(values, completion_only, tmp_path):
+    path, find = at(tmp_path, a=PAIR)
+    conversion = convert(Config({"model_name_or_path": "org/model", **values}, path, find), TRL)
+    assert conversion.values["assistant_only_loss"] is completion_only
+    assert any("chat template is put around them" in default.note for default in conversion.defaults)

@@ -9,6 +9,7 @@ import pytest
 
 from hf_recipes.convert import TOOL_NAMES
 from hf_recipes.convert.answers import Config
+from hf_recipes.convert.engine import convert
 from hf_recipes.convert.places import finder, locate, reader
 from hf_recipes.convert.shell import parse_command
 from hf_recipes.convert.strategies import deepspeed, fsdp, fsdp_config
@@ -113,6 +114,32 @@ def zero(stage, **offload):
 def test_deepspeed_is_a_strategy_by_what_it_shards(value, strategy):
     files = {"read.json": zero(3, optimizer="nvme")}
     assert deepspeed(value, Config({}, FILE, read=files.get)).recipe == {"strategy": strategy}
+
+
+ON_ONE = "on one device write strategy: single"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"deepspeed": zero(1)}, True),
+        ({"deepspeed": "zero2"}, True),
+        ({"deepspeed": zero(3)}, True),
+        ({"deepspeed": zero(2, optimizer="cpu")}, False),
+        ({"deepspeed": zero(0)}, False),
+        ({"fsdp": "full_shard auto_wrap"}, True),
+        ({"fsdp": "shard_grad_op"}, True),
+        ({"fsdp": ["full_shard", "offload"]}, False),
+        ({"fsdp": "hybrid_shard"}, False),
+        ({"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 2}}, True),
+        ({"fsdp_config": {"fsdp_version": 2, "reshard_after_forward": True}}, True),
+        ({"fsdp_config": {"activation_checkpointing": True}}, True),
+        ({"fsdp_config": {"offload_params": True}}, False),
+    ],
+)
+def test_what_is_of_use_on_several_devices_only_is_told_once(values, told):
+    conversion = convert(Config(values, FILE), TOOLS["llamafactory"])
+    assert sum(ON_ONE in row.note for row in conversion.rows) == told
 
 
 def test_a_deepspeed_file_that_tells_nothing_is_told():
